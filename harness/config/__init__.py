@@ -1,0 +1,1 @@
+"""Experiments as frozen pydantic models, loaded from YAML and `--set`."""

@@ -1,0 +1,1 @@
+"""From prompts to hidden states: what a drafter is trained on."""

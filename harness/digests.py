@@ -1,0 +1,84 @@
+"""Content digests and atomic writes: how any room names bytes and puts them on disk."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+_CHUNK_BYTES = 1 << 20
+
+
+class FileDigest(BaseModel):
+    """One file of a folder: its path relative to the folder, its size and SHA-256."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+class FolderDigest(BaseModel):
+    """Files sorted by name and one root digest over (name, size, SHA-256) of each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: tuple[FileDigest, ...]
+    root: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all files together."""
+        return sum(file.num_bytes for file in self.files)
+
+
+def sha256_file(path: Path, on_bytes: Callable[[int], None] | None = None) -> str:
+    """SHA-256 of a file, read in 1 MiB pieces; `on_bytes` is told the size of each piece."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            if on_bytes:
+                on_bytes(len(chunk))
+    return digest.hexdigest()
+
+
+def digest_json(document: object) -> str:
+    """SHA-256 of a JSON document in its one canonical spelling: sorted keys, no spaces."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_files(
+    folder: Path, names: Iterable[str], on_bytes: Callable[[int], None] | None = None
+) -> FolderDigest:
+    """Digests the named files of a folder; the root changes with any byte, name or size."""
+    files = tuple(
+        FileDigest(
+            name=name,
+            num_bytes=(folder / name).stat().st_size,
+            sha256=sha256_file(folder / name, on_bytes),
+        )
+        for name in sorted(names)
+    )
+    return FolderDigest(files=files, root=digest_json([file.model_dump() for file in files]))
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Writes a file whole or not at all: temporary file beside it, fsync, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = content.encode() if isinstance(content, str) else content
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

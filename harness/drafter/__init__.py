@@ -1,0 +1,1 @@
+"""Drafters and verifiers on disk: their facts, their checks, their conversion, their descent."""

@@ -1,0 +1,121 @@
+"""The screen: results on stdout, everything else on stderr. The only room that prints."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+ProgressFn = Callable[[str, int, int], None]
+"""Told (what is being done, units done, units in all or 0 when unknown), as often as one likes."""
+
+_out = Console(highlight=False, soft_wrap=True)
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout; None is shown as a dash, numbers are right-aligned."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    body = [list(row) for row in rows]
+    for index, column in enumerate(columns):
+        cells = [row[index] for row in body]
+        is_number = bool(cells) and all(isinstance(c, int | float) or c is None for c in cells)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in body:
+        table.add_row(*(cell_text(cell) for cell in row))
+    _out.print(table, soft_wrap=False)
+
+
+def show_facts(title: str, facts: Mapping[str, object]) -> None:
+    """Names and values, one a line, on stdout."""
+    _out.print(title, style="bold", markup=False)
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        _out.print(f"  {name:<{width}}  {cell_text(value)}", markup=False)
+
+
+def show_text(text: str) -> None:
+    """Plain text on stdout, as it is."""
+    _out.print(text, markup=False)
+
+
+def show_json(document: BaseModel | str) -> None:
+    """A JSON document on stdout, and nothing else with it."""
+    text = document if isinstance(document, str) else document.model_dump_json(indent=2)
+    sys.stdout.write(text + "\n")
+
+
+def log(text: str) -> None:
+    """A line about what is going on, on stderr."""
+    _err.print(text, markup=False)
+
+
+def warn(text: str) -> None:
+    """A warning on stderr."""
+    _err.print(f"warning: {text}", style="yellow", markup=False)
+
+
+def show_error(message: str, hint: str | None) -> None:
+    """The error screen: what went wrong, and what to do, on stderr."""
+    _err.print(f"error: {message}", style="bold red", markup=False)
+    if hint:
+        _err.print(f"  -> {hint}", markup=False)
+
+
+def cell_text(value: object) -> str:
+    """A value as a person reads it: None is a dash, floats keep four significant digits."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+@contextmanager
+def progress() -> Iterator[ProgressFn]:
+    """A progress bar on stderr; on a pipe, one line per stage and per tenth of it."""
+    if not _err.is_terminal:
+        yield _plain_progress()
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=_err) as bar:
+        tasks: dict[str, object] = {}
+
+        def report(text: str, done: int, total: int) -> None:
+            if text not in tasks:
+                tasks[text] = bar.add_task(text, total=total or None)
+            bar.update(tasks[text], completed=done, total=total or None)  # type: ignore[arg-type]
+
+        yield report
+
+
+def _plain_progress() -> ProgressFn:
+    shown: dict[str, int] = {}
+
+    def report(text: str, done: int, total: int) -> None:
+        tenth = 10 * done // total if total else 0
+        if shown.get(text) != tenth:
+            shown[text] = tenth
+            log(f"{text}: {done}/{total}" if total else text)
+
+    return report

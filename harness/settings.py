@@ -1,0 +1,70 @@
+"""The machine's side of every command: where the store, the caches and the work folders are.
+
+The only reader of environment variables. What describes an experiment lives in YAML, never here.
+"""
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """Where this process keeps things. All paths are absolute."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    root_dir: Path
+    """The project folder: relative references start here, `mlruns/` lies in it."""
+    tracking_uri: str
+    """The MLflow store: the embedded SQLite file unless MLFLOW_TRACKING_URI names another."""
+    cache_dir: Path
+    """Verifiers converted from packages; safe to delete."""
+
+    @property
+    def mlruns_dir(self) -> Path:
+        """The embedded store's folder: `mlflow.db`, `artifacts/`, `corpora/`, `checkpoints/`."""
+        return self.root_dir / "mlruns"
+
+    @property
+    def artifacts_dir(self) -> Path:
+        """Artifacts of the embedded store."""
+        return self.mlruns_dir / "artifacts"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Training output, one folder per run id."""
+        return self.mlruns_dir / "checkpoints"
+
+    @property
+    def bench_dir(self) -> Path:
+        """Measurements in progress and their server logs, one folder per bench."""
+        return self.mlruns_dir / "bench"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the store is the SQLite file in `mlruns_dir`."""
+        return self.tracking_uri == f"sqlite:///{self.mlruns_dir / 'mlflow.db'}"
+
+
+def load_settings(root_dir: Path | None = None) -> Settings:
+    """Reads HARNESS_ROOT, HARNESS_CACHE, XDG_CACHE_HOME and MLFLOW_TRACKING_URI."""
+    root = (root_dir or Path(os.environ.get("HARNESS_ROOT") or Path.cwd())).resolve()
+    cache = os.environ.get("HARNESS_CACHE")
+    if not cache:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        cache = str(Path(base) / "harness")
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlruns' / 'mlflow.db'}"
+    return Settings(root_dir=root, tracking_uri=uri, cache_dir=Path(cache).expanduser().resolve())
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """The environment for a process we start: ours, with changes, and nothing that phones home."""
+    quiet = {
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return {**os.environ, **quiet, **changes}

@@ -1,0 +1,1 @@
+"""The MLflow store: runs, checkpoints, the registry and its decisions."""

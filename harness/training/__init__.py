@@ -1,0 +1,1 @@
+"""Training runs: the parent that owns the record, the child that runs speculators."""
