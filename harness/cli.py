@@ -1,4 +1,4 @@
-"""The door: names every command, loads its module only when it is used, and maps failures to exit codes."""
+"""The door: names every command, imports its module on use, maps failures to exit codes."""
 
 import importlib
 import signal

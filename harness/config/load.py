@@ -1,4 +1,4 @@
-"""YAML and `--set key=value` to one validated, frozen model. Precedence: defaults < YAML < --set."""
+"""YAML and `--set key=value` to one frozen model. Precedence: defaults < YAML < --set."""
 
 import difflib
 from collections.abc import Sequence

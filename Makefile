@@ -1,0 +1,30 @@
+# make demo   the whole job on a small real model        make test   lint, types, unit and integration tests
+# make setup  .venv with the harness command in it       make check  lint, types, imports, unit tests
+.PHONY: setup demo test check integration lock clean
+bin := .venv/bin
+SIZE ?= small
+
+setup:
+	@sh requirements/install.sh
+
+demo: setup
+	@$(bin)/harness demo --size $(SIZE)
+
+check: setup
+	@$(bin)/ruff format --check .
+	@$(bin)/ruff check .
+	@$(bin)/mypy
+	@$(bin)/lint-imports
+	@$(bin)/pytest
+
+integration: setup
+	@$(bin)/pytest tests/integration --integration
+
+test: check integration
+
+lock:
+	@python3 -m venv build/lock && build/lock/bin/pip install --quiet uv
+	@build/lock/bin/python requirements/lock.py
+
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,22 @@
+"""Tiers by folder: unit runs always, integration with --integration, browser with --browser."""
+
+from pathlib import Path
+
+import pytest
+
+TIERS = ("integration", "browser")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    for tier in TIERS:
+        parser.addoption(f"--{tier}", action="store_true", help=f"run the tests in tests/{tier}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    root = Path(__file__).parent
+    for item in items:
+        tier = item.path.relative_to(root).parts[0]
+        if tier in TIERS:
+            item.add_marker(getattr(pytest.mark, tier))
+            if not config.getoption(f"--{tier}"):
+                item.add_marker(pytest.mark.skip(reason=f"needs --{tier}"))
