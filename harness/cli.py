@@ -33,10 +33,12 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Context) -> list[str]:
         """The commands in the order a newcomer meets them."""
+        del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
         """A light stand-in that carries the help line; `resolve_command` loads the real one."""
+        del ctx
         if cmd_name not in COMMANDS:
             return None
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name])
@@ -99,7 +101,6 @@ def run(arguments: list[str]) -> int:
 def _known_failure(error: Exception) -> int | None:
     """Shows a failure of ours and returns its exit code; None for one we do not know."""
     from eval.errors import EvalError, SpecError
-
     from harness.errors import HarnessError
     from harness.render import show_error
 
