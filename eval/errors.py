@@ -32,7 +32,7 @@ class RequestError(EvalError):
 
 
 class MeasurementError(EvalError):
-    """The numbers contradict each other or do not exist: no drafts, foreign requests, a broken sum."""
+    """The numbers contradict each other or do not exist: no drafts, foreign requests."""
 
 
 class SwapRefusedError(EvalError):

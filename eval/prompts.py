@@ -1,0 +1,92 @@
+"""Prompt files: strict JSONL to typed prompts, and the digest of what is asked.
+
+A line is `{"id", "category", "prompt"}` or `{"id", "category", "turns": [...]}`.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from eval.errors import SpecError
+from eval.spec import Prompt
+
+_FORMAT = 'each line: {"id": "q1", "category": "chat", "prompt": "..."} or "turns": ["...", "..."]'
+
+
+def load_prompts(path: Path) -> tuple[Prompt, ...]:
+    """Reads a JSONL prompt file; order is kept, blank lines are skipped.
+
+    Raises:
+        SpecError: The file is missing, empty, not UTF-8, has a malformed line, an unknown key or
+            the same id twice; file and line are named.
+    """
+    prompts: list[Prompt] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(_read_lines(path), start=1):
+        if not line.strip():
+            continue
+        prompt = _parse(line, f"{path}:{number}")
+        if prompt.id in seen:
+            raise SpecError(
+                f"{path}:{number}: id {prompt.id!r} was already used in line {seen[prompt.id]}",
+                "give every prompt an id of its own",
+            )
+        seen[prompt.id] = number
+        prompts.append(prompt)
+    if not prompts:
+        raise SpecError(f"expected prompts in {path}, found none", _FORMAT)
+    return tuple(prompts)
+
+
+def digest_prompts(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over ids, categories and turns in their order: equal digests, equal questions."""
+    document = [prompt.model_dump(mode="json") for prompt in prompts]
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def pick_prompts(prompts: Sequence[Prompt], limit: int) -> tuple[Prompt, ...]:
+    """The first `limit` prompts, taken round by round over the categories."""
+    by_category: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        by_category.setdefault(prompt.category, []).append(prompt)
+    rounds = max((len(group) for group in by_category.values()), default=0)
+    mixed = [
+        group[index]
+        for index in range(rounds)
+        for group in by_category.values()
+        if index < len(group)
+    ]
+    return tuple(mixed[:limit])
+
+
+def _read_lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise SpecError(f"expected a prompts file, found none: {path}", "check the path")
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not UTF-8 text: {error}", "save it as UTF-8") from error
+
+
+def _parse(line: str, where: str) -> Prompt:
+    try:
+        document: Any = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{where}: not a JSON object: {error}", _FORMAT) from error
+    if not isinstance(document, dict):
+        raise SpecError(f"{where}: expected a JSON object, found {line[:60]!r}", _FORMAT)
+    if ("prompt" in document) == ("turns" in document):
+        raise SpecError(f'{where}: expected either "prompt" or "turns"', _FORMAT)
+    if "prompt" in document:
+        document["turns"] = [document.pop("prompt")]
+    try:
+        return Prompt.model_validate(document)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise SpecError(f"{where}: {key}: {problem['msg']}", _FORMAT) from error

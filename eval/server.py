@@ -1,0 +1,270 @@
+"""vLLM servers that we own: started, watched, stopped, and gone when we are.
+
+The only place of this package that starts processes. The command goes through `eval/supervise.py`,
+which ends it when this process ends in whatever way.
+"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from eval import supervise
+from eval.errors import ServerStartError, SpecError
+from eval.serverlog import find_root_cause, read_tail
+from eval.spec import DrafterSpec, ServerSpec
+
+_POLL_S = 0.2
+_NUM_PORT_TRIES = 3
+_QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+class VllmServer:
+    """A vLLM OpenAI server as a context manager: ready inside the block, gone after it.
+
+    Args:
+        spec: How to start it; what is None is decided by the device.
+        log_path: Where stdout and stderr of the server go; appended to.
+        drafter: The drafter to speculate with; None for the verifier alone.
+        num_speculative_tokens: Tokens proposed per draft; needed with a drafter.
+        method: vLLM's name of the speculation method.
+        speculative_config: Any vLLM speculative config, instead of drafter, k and method.
+        on_wait: Told the seconds waited so far, while the server starts.
+    """
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        log_path: Path,
+        drafter: DrafterSpec | None = None,
+        num_speculative_tokens: int | None = None,
+        *,
+        method: str = "eagle3",
+        speculative_config: Mapping[str, Any] | None = None,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> None:
+        self.spec = spec.resolved()
+        self.log_path = log_path
+        self.speculative_config = _speculation(
+            drafter, num_speculative_tokens, method, speculative_config
+        )
+        self.port: int | None = None
+        self.start_s: float | None = None
+        """Seconds from the start of the process to the first healthy answer."""
+        self._on_wait = on_wait
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Address of the running server, without a trailing slash."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def model(self) -> str:
+        """The name under which the server answers for its model."""
+        return self.spec.served_name
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the supervisor; the server is its child."""
+        return self._process.pid if self._process else None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Starts the server and waits until it is healthy.
+
+        Raises:
+            ServerStartError: It exited, or was not healthy within `start_timeout_s`.
+        """
+        for attempt in range(1, _NUM_PORT_TRIES + 1):
+            self.port = self.spec.port or _find_free_port()
+            _require_free(self.port)
+            offset = self.log_path.stat().st_size if self.log_path.exists() else 0
+            self._launch()
+            try:
+                self._wait_until_healthy()
+            except ServerStartError:
+                was_stolen = "Address already in use" in read_tail(self.log_path, offset=offset)
+                if self.spec.port is None and was_stolen and attempt < _NUM_PORT_TRIES:
+                    continue
+                raise
+            return self
+        raise AssertionError("the last attempt returns or raises")
+
+    def stop(self) -> None:
+        """Ends the server: SIGTERM, then SIGKILL after `stop_timeout_s`. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(self.spec.stop_timeout_s + 10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def require_alive(self) -> None:
+        """Raises ServerStartError, with the log's end, if the server is not running any more."""
+        if self._process is None or self._process.poll() is not None:
+            raise self._failure("the vLLM server went away while it was in use")
+
+    def fetch(self, path: str, body: object = None, timeout_s: float = 60.0) -> str:
+        """The text of a GET, or of a POST with a JSON body, from a path of the server.
+
+        Raises:
+            ServerStartError: The server is gone.
+            OSError: It did not answer in time, or with a status other than 200.
+        """
+        if self.port is None:
+            raise ServerStartError("the server was not started")
+        status, text = _request(self.port, path, body, timeout_s)
+        if status != http.client.OK:
+            raise OSError(f"{path} answered {status}: {text[:400]}")
+        return text
+
+    def build_command(self) -> list[str]:
+        """The command line of the server, as it is recorded with a result."""
+        spec = self.spec
+        prefix = spec.command or (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+        # vLLM's own sampling defaults, not those of a generation_config.json.
+        fixed: dict[str, object] = {
+            "--model": spec.verifier,
+            "--served-model-name": spec.served_name,
+            "--host": "127.0.0.1",
+            "--port": self.port,
+            "--dtype": spec.dtype,
+            "--max-num-seqs": spec.max_num_seqs,
+            "--tensor-parallel-size": spec.tensor_parallel_size,
+            "--generation-config": "vllm",
+            "--max-model-len": spec.max_model_len,
+            "--kv-cache-memory-bytes": spec.kv_cache_bytes,
+        }
+        command = [*prefix]
+        for flag, value in fixed.items():
+            command += [] if value is None else [flag, str(value)]
+        prefix_cache = "enable" if spec.has_prefix_cache else "no-enable"
+        command.append(f"--{prefix_cache}-prefix-caching")
+        command += ["--enforce-eager"] if spec.enforce_eager else []
+        command += ["--trust-remote-code"] if spec.trust_remote_code else []
+        if self.speculative_config is not None:
+            command += ["--speculative-config", json.dumps(self.speculative_config)]
+            command += ["--per-request-spec-decode-metrics", "summary"]
+        return [*command, *spec.extra_args]
+
+    def _launch(self) -> None:
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        command = self.build_command()
+        guard = [sys.executable, "-I", "-S", str(Path(supervise.__file__).resolve())]
+        guard += [str(os.getpid()), str(self.spec.stop_timeout_s), "--", *command]
+        # The environment is passed on, not read: credentials of a hub may be needed there.
+        environment = {**os.environ, **_QUIET, **self.spec.env}
+        with self.log_path.open("ab") as log:
+            log.write(f"$ {json.dumps(command)}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                guard,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def _wait_until_healthy(self) -> None:
+        started = time.monotonic()
+        while True:
+            waited_s = time.monotonic() - started
+            if self._process is None or self._process.poll() is not None:
+                raise self._failure(f"the vLLM server exited after {waited_s:.0f} s, before ready")
+            if _is_healthy(self.port):
+                self.start_s = time.monotonic() - started
+                return
+            if waited_s > self.spec.start_timeout_s:
+                error = self._failure(f"the vLLM server was not ready after {waited_s:.0f} s")
+                self.stop()
+                raise error
+            if self._on_wait:
+                self._on_wait(waited_s)
+            time.sleep(_POLL_S)
+
+    def _failure(self, what: str) -> ServerStartError:
+        tail = read_tail(self.log_path)
+        cause = find_root_cause(tail)
+        lines = "\n".join(f"  | {line}" for line in tail.splitlines()[-40:])
+        message = f"{what}\ncause: {cause or 'none was logged'}\nlast lines of the log:\n{lines}"
+        return ServerStartError(message, f"the whole log: {self.log_path}", self.log_path)
+
+
+def _speculation(
+    drafter: DrafterSpec | None,
+    k: int | None,
+    method: str,
+    config: Mapping[str, Any] | None,
+) -> dict[str, Any] | None:
+    if config is not None:
+        if drafter or k:
+            raise SpecError("expected a speculative_config or a drafter with k, found both")
+        return dict(config)
+    if drafter is None:
+        return None
+    if k is None:
+        raise SpecError(f"drafter {drafter.name}: num_speculative_tokens is not given")
+    return {"method": method, "model": str(drafter.path), "num_speculative_tokens": k}
+
+
+def _find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ServerStartError(
+                f"port {port} on 127.0.0.1 is taken by another process",
+                "stop that process, or leave the port out: a free one is chosen then",
+            ) from error
+
+
+def _is_healthy(port: int | None) -> bool:
+    try:
+        return port is not None and _request(port, "/health", None, 2.0)[0] == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _request(port: int, path: str, body: object, timeout_s: float) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        if body is None:
+            connection.request("GET", path)
+        else:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    finally:
+        connection.close()

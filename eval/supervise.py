@@ -1,0 +1,64 @@
+"""A small process between us and vLLM, so that no server outlives the one who started it.
+
+Run as `python supervise.py PARENT_PID GRACE_S -- COMMAND...`. Standard library only. It stops the
+command when asked to (SIGTERM) and when the parent is gone, even by SIGKILL, and then sweeps the
+command's whole process group. It exits with the command's exit code.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+_POLL_S = 0.25
+_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command until it ends, the parent ends, or a signal asks for the end."""
+    parent_pid, grace_s, command = int(arguments[0]), float(arguments[1]), arguments[3:]
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    own_pid = os.getpid()
+
+    def prepare() -> None:
+        # If this process is killed outright, the kernel kills the command at once.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+        if os.getppid() != own_pid:
+            os._exit(1)
+
+    child = subprocess.Popen(command, process_group=0, preexec_fn=prepare)  # noqa: PLW1509 - one thread
+    try:
+        while child.poll() is None and os.getppid() == parent_pid:
+            received = signal.sigtimedwait(_WATCHED, _POLL_S)
+            if received and received.si_signo != signal.SIGCHLD:
+                break
+        _stop(child, grace_s if os.getppid() == parent_pid else min(grace_s, 3.0))
+    finally:
+        _kill_group(child.pid)
+    return child.returncode if child.returncode is not None else 1
+
+
+def _stop(child: "subprocess.Popen[bytes]", grace_s: float) -> None:
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while child.poll() is None and time.monotonic() < deadline:
+        signal.sigtimedwait({signal.SIGCHLD}, _POLL_S)
+    _kill_group(child.pid)
+    child.wait()
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
