@@ -25,7 +25,7 @@ _GROWTH = 8
 
 
 class PackageManifest(Frozen):
-    """What a materialised verifier was made of; `files.root` is the verifier's digest."""
+    """What a materialised verifier was made of; `digest`, the root of its files, names it."""
 
     schema_version: int
     distribution: str
@@ -33,6 +33,7 @@ class PackageManifest(Frozen):
     source: FileDigest
     converters: dict[str, str]
     files: FolderDigest
+    digest: str
 
 
 def materialise_package(
@@ -160,13 +161,16 @@ def _write_manifest(work: Path, distribution: str, version: str, source: Path) -
     source_digest = FileDigest(
         name=source.name, num_bytes=source.stat().st_size, sha256=sha256_file(source)
     )
+    names = [path.name for path in work.iterdir() if path.is_file()]
+    files = digest_files(work, names)
     manifest = PackageManifest(
         schema_version=_SCHEMA_VERSION,
         distribution=distribution,
         version=version,
         source=source_digest,
         converters={name: metadata.version(name) for name in _CONVERTERS},
-        files=digest_files(work, [path.name for path in work.iterdir() if path.is_file()]),
+        files=files,
+        digest=files.root,
     )
     write_atomic(work / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
 
