@@ -8,6 +8,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+_QUIET = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
 
 class Settings(BaseModel):
     """Where this process keeps things. All paths are absolute."""
@@ -58,13 +67,12 @@ def load_settings(root_dir: Path | None = None) -> Settings:
     return Settings(root_dir=root, tracking_uri=uri, cache_dir=Path(cache).expanduser().resolve())
 
 
+def quiet_libraries() -> None:
+    """Keeps libraries that this process imports later from phoning home and drawing bars."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """The environment for a process we start: ours, with changes, and nothing that phones home."""
-    quiet = {
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    return {**os.environ, **quiet, **changes}
+    return {**os.environ, **_QUIET, **changes}

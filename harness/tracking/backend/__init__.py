@@ -1,0 +1,1 @@
+"""The only importer of mlflow: the store, its registry and its schema over MLflow's client."""

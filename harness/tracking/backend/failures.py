@@ -1,0 +1,61 @@
+"""MLflow's failures in our words: retried while they can pass, then raised as TrackingError."""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from mlflow.exceptions import MlflowException
+
+from harness.errors import TrackingError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PAUSES_S = (0.2, 0.8, 2.0)
+"""Pauses between tries. SQLite itself waits 20 s for a lock before it reports one."""
+_PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED"})
+
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints tracebacks
+
+
+def translated(function: Callable[P, T]) -> Callable[P, T]:
+    """Makes a store method retry what can pass and raise TrackingError for the rest.
+
+    Every write of ours may be repeated: a point, param or tag written twice is the same one.
+    """
+
+    @wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        for pause in (*_PAUSES_S, None):
+            try:
+                return function(*args, **kwargs)
+            except MlflowException as error:
+                if pause is None or not _may_pass(error):
+                    raise _explained(error) from error
+                time.sleep(pause)
+        raise AssertionError
+
+    return guarded
+
+
+def _may_pass(error: MlflowException) -> bool:
+    return error.error_code in _PASSING and "readonly" not in str(error)
+
+
+def _explained(error: MlflowException) -> TrackingError:
+    text = " ".join(str(error).split())
+    if "readonly database" in text:
+        return TrackingError(
+            "the MLflow store is read-only, and this command has to write to it",
+            "check the owner and mode of mlruns/, or set MLFLOW_TRACKING_URI to a store you own",
+        )
+    if "out-of-date database schema" in text or "Can't locate revision" in text:
+        return TrackingError(
+            f"the MLflow store was made by another version of MLflow: {text}",
+            "copy mlruns/mlflow.db first, then run: mlflow db upgrade <the store's address>",
+        )
+    if "disk is full" in text or "disk I/O error" in text:
+        return TrackingError(f"the disk refused a write to the MLflow store: {text}", "free space")
+    return TrackingError(f"the MLflow store refused: {text[:600]}")

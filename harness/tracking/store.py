@@ -1,0 +1,113 @@
+"""The door to the store: what any store can do, and how to open the one of this project.
+
+Importing this module is cheap; MLflow itself (2-5 s) is imported when a store is opened.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from harness.settings import Settings, quiet_libraries
+from harness.tracking.records import Checkpoint, ModelVersion, RunStatus, RunSummary
+from harness.tracking.run import Run
+
+
+class ModelRegistry(Protocol):
+    """Registered models, their versions and aliases. Version numbers are ints everywhere."""
+
+    def names(self) -> tuple[str, ...]:
+        """All registered models, sorted."""
+
+    def versions(self, name: str) -> tuple[ModelVersion, ...]:
+        """The versions of a model, oldest first; empty when there is no such model."""
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Alias to version; empty when there is no such model."""
+
+    def create_version(
+        self, name: str, checkpoint: Checkpoint, tags: Mapping[str, str]
+    ) -> ModelVersion:
+        """Registers a checkpoint as the next version, creating the model when it is the first."""
+
+    def set_alias(self, name: str, alias: str, version: int) -> None:
+        """Points an alias at a version, silently moving it. Promote through `registry` instead."""
+
+    def set_version_tags(self, name: str, version: int, tags: Mapping[str, str]) -> None:
+        """Sets tags of a version, overwriting."""
+
+
+class Store(Protocol):
+    """Everything that the harness asks of an experiment store."""
+
+    @property
+    def registry(self) -> ModelRegistry:
+        """The registered models of this store."""
+
+    @property
+    def address(self) -> str:
+        """The tracking URI, as a person may type it."""
+
+    def start_run(
+        self,
+        kind: str,
+        name: str,
+        *,
+        experiment: str,
+        tags: Mapping[str, object] | None = None,
+        parent_run_id: str | None = None,
+    ) -> Run:
+        """Starts a run named `<name> #<n>`, n counting runs of that name in the experiment."""
+
+    def get_run(self, run_id: str) -> RunSummary:
+        """One run; an unknown id is a ConfigError."""
+
+    def find_runs(
+        self,
+        *,
+        kind: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        status: RunStatus | None = None,
+        limit: int = 1000,
+    ) -> tuple[RunSummary, ...]:
+        """Runs that have all these tags, newest first."""
+
+    def checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
+        """The checkpoints a run put out, in order of step."""
+
+    def get_checkpoint(self, model_id: str) -> Checkpoint:
+        """One checkpoint; an unknown id is a ConfigError."""
+
+    def log_model_metrics(
+        self,
+        model_id: str,
+        run_id: str,
+        metrics: Mapping[str, float],
+        dataset_name: str | None = None,
+        dataset_digest: str | None = None,
+    ) -> None:
+        """Links finite measurements of a checkpoint, made by a run on a data set, to it.
+
+        MLflow puts them on the run as well, so they are dated to the start of the run: what the
+        run logs for itself under the same key stands.
+        """
+
+    def set_model_tags(self, model_id: str, tags: Mapping[str, object]) -> None:
+        """Sets tags of a checkpoint, overwriting."""
+
+    def read_text(self, run_id: str, name: str) -> str | None:
+        """A text artifact of a run; None when the run has none of that name."""
+
+    def checkpoint_files(self, model_id: str) -> Path | None:
+        """A folder with the uploaded files of a checkpoint; None when they were not uploaded."""
+
+
+def open_store(settings: Settings) -> Store:
+    """Opens the project's store; the embedded one is created and migrated when it is missing.
+
+    Raises:
+        TrackingError: The store was moved, has an old schema, or does not answer.
+    """
+    quiet_libraries()
+    from harness.tracking.backend.store import MlflowStore  # noqa: PLC0415 - MLflow costs seconds
+
+    return MlflowStore.open(settings)
