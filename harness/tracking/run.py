@@ -55,7 +55,7 @@ class RunWriter(Protocol):
         """Links checkpoints to the run as inputs."""
 
     def write_checkpoint(self, run_id: str, checkpoint: NewCheckpoint, files: Path | None) -> str:
-        """Creates a LoggedModel that is an output of the run; uploads the folder `files` if given."""
+        """Creates a LoggedModel that is an output of the run; uploads the folder `files` too."""
 
     def write_status(self, run_id: str, status: RunStatus) -> None:
         """Ends the run."""

@@ -1,4 +1,4 @@
-"""How values are spelled in a store that knows only text: params, tags, failures, artifact paths."""
+"""How values are spelled where a store knows only text: params, tags, failures, artifact paths."""
 
 import json
 import math

@@ -100,13 +100,17 @@ class MlflowWriter:
             manifest = Path(scratch) / names.ARTIFACT_MANIFEST
             manifest.write_text(checkpoint.digest.model_dump_json(indent=2), encoding="utf-8")
             self._client.log_model_artifact(model_id, str(manifest))
-        for file in checkpoint.digest.files if files else ():
-            place = (Path(names.ARTIFACT_FILES) / file.name).parent
-            self._client.log_model_artifact(model_id, str(files / file.name), str(place))
+        if files:
+            self._upload(model_id, checkpoint, files)
         self._client.finalize_logged_model(model_id, entity.LoggedModelStatus.READY)
         output = entity.LoggedModelOutput(model_id, checkpoint.step)
         self._client.log_outputs(run_id, [output])
         return model_id
+
+    def _upload(self, model_id: str, checkpoint: NewCheckpoint, folder: Path) -> None:
+        for file in checkpoint.digest.files:
+            place = (Path(names.ARTIFACT_FILES) / file.name).parent
+            self._client.log_model_artifact(model_id, str(folder / file.name), str(place))
 
     @translated
     def write_status(self, run_id: str, status: RunStatus) -> None:
