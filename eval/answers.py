@@ -31,6 +31,8 @@ class Answer(Frozen):
     text: str
     token_ids: tuple[int, ...]
     """Empty when the server sends none."""
+    prompt_token_ids: tuple[int, ...] = ()
+    """The prompt as the server's chat template rendered it; empty when the server sends none."""
     num_prompt_tokens: int
     num_tokens: int
     """Answer tokens by the server's usage field, end-of-text included."""
@@ -93,6 +95,7 @@ class Reading:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._prompt_token_ids: list[int] = []
         self._usage: dict[str, Any] | None = None
         self._metrics: dict[str, Any] | None = None
         self._finish_reason: str | None = None
@@ -110,6 +113,7 @@ class Reading:
             raise RequestError(f"the server broke off: {error}")
         self._usage = chunk.get("usage") or self._usage
         self._metrics = chunk.get("metrics") or self._metrics
+        self._prompt_token_ids = chunk.get("prompt_token_ids") or self._prompt_token_ids
         for choice in chunk.get("choices", ()):
             self._take_choice(choice, choice["delta"].get("content") or "", now_s)
 
@@ -117,6 +121,7 @@ class Reading:
         """Takes a response that was not streamed."""
         self._usage = document.get("usage")
         self._metrics = document.get("metrics")
+        self._prompt_token_ids = document.get("prompt_token_ids") or []
         choice = document["choices"][0]
         self._take_choice(choice, choice["message"].get("content") or "", now_s)
         self._first_s = None
@@ -149,6 +154,7 @@ class Reading:
             turn=turn,
             text="".join(self._texts),
             token_ids=tuple(self._token_ids),
+            prompt_token_ids=tuple(self._prompt_token_ids),
             num_prompt_tokens=self._usage["prompt_tokens"],
             num_tokens=self._usage["completion_tokens"],
             finish_reason=self._finish_reason,
