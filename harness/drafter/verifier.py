@@ -45,6 +45,8 @@ class Verifier(Frozen):
     architectures: tuple[str, ...]
     model_type: str
     hidden_size: int
+    intermediate_size: int | None = None
+    """Width of the dense MLP; None where every layer routes to experts."""
     num_layers: int
     num_attention_heads: int
     num_key_value_heads: int
@@ -168,6 +170,7 @@ def _read(reference: str, path: Path, revision: str | None) -> Verifier:
         architectures=tuple(top.texts("architectures")),
         model_type=text.text("model_type") or top.text("model_type") or "unknown",
         hidden_size=text.need_count("hidden_size"),
+        intermediate_size=text.count("intermediate_size"),
         num_layers=text.need_count("num_hidden_layers"),
         num_attention_heads=heads,
         num_key_value_heads=text.count("num_key_value_heads") or heads,
