@@ -68,7 +68,8 @@ def _read_lines(path: Path) -> list[str]:
     if not path.is_file():
         raise SpecError(f"expected a prompts file, found none: {path}", "check the path")
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: it would also break a prompt at a line separator inside its text.
+        return path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is not UTF-8 text: {error}", "save it as UTF-8") from error
 
@@ -84,9 +85,16 @@ def _parse(line: str, where: str) -> Prompt:
         raise SpecError(f'{where}: expected either "prompt" or "turns"', _FORMAT)
     if "prompt" in document:
         document["turns"] = [document.pop("prompt")]
+    if any(isinstance(turn, str) and not turn.strip() for turn in _turns(document)):
+        raise SpecError(f"{where}: expected a question, found an empty prompt", _FORMAT)
     try:
         return Prompt.model_validate(document)
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise SpecError(f"{where}: {key}: {problem['msg']}", _FORMAT) from error
+
+
+def _turns(document: dict[str, Any]) -> list[Any]:
+    turns = document["turns"]
+    return turns if isinstance(turns, list) else []

@@ -11,6 +11,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -18,7 +19,10 @@ from rich.progress import (
 from rich.table import Table
 
 ProgressFn = Callable[[str, int, int], None]
-"""Told (what is being done, units done, units in all or 0 when unknown), as often as one likes."""
+"""Told (what is being done, units done, units in all or 0 when unknown), as often as one likes.
+
+What changes on the way, such as a pace, follows the name of the stage after " | ".
+"""
 
 _out = Console(highlight=False, soft_wrap=True)
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -99,12 +103,13 @@ def progress() -> Iterator[ProgressFn]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=_err) as bar:
-        tasks: dict[str, object] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(text: str, done: int, total: int) -> None:
-            if text not in tasks:
-                tasks[text] = bar.add_task(text, total=total or None)
-            bar.update(tasks[text], completed=done, total=total or None)  # type: ignore[arg-type]
+            stage = text.partition(" | ")[0]
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(text, total=total or None)
+            bar.update(tasks[stage], description=text, completed=done, total=total or None)
 
         yield report
 
@@ -114,8 +119,9 @@ def _plain_progress() -> ProgressFn:
 
     def report(text: str, done: int, total: int) -> None:
         tenth = 10 * done // total if total else 0
-        if shown.get(text) != tenth:
-            shown[text] = tenth
+        stage = text.partition(" | ")[0]
+        if shown.get(stage) != tenth:
+            shown[stage] = tenth
             log(f"{text}: {done}/{total}" if total else text)
 
     return report
