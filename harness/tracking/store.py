@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from harness.digests import FolderDigest
 from harness.settings import Settings, quiet_libraries
 from harness.tracking.records import Checkpoint, ModelVersion, RunStatus, RunSummary
 from harness.tracking.run import Run
@@ -96,6 +97,9 @@ class Store(Protocol):
 
     def read_text(self, run_id: str, name: str) -> str | None:
         """A text artifact of a run; None when the run has none of that name."""
+
+    def checkpoint_manifest(self, model_id: str) -> FolderDigest:
+        """Names, sizes and digests of a checkpoint's files as they were recorded."""
 
     def checkpoint_files(self, model_id: str) -> Path | None:
         """A folder with the uploaded files of a checkpoint; None when they were not uploaded."""

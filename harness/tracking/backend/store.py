@@ -13,6 +13,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 
 from harness import __version__
+from harness.digests import FolderDigest
 from harness.errors import ConfigError
 from harness.settings import Settings
 from harness.tracking import names, spelling
@@ -169,6 +170,17 @@ class MlflowStore:
             return None
         with tempfile.TemporaryDirectory() as scratch:
             return Path(self._client.download_artifacts(run_id, name, scratch)).read_text("utf-8")
+
+    @translated
+    def checkpoint_manifest(self, model_id: str) -> FolderDigest:
+        """See `Store.checkpoint_manifest`."""
+        model = self._client.get_logged_model(model_id)
+        with tempfile.TemporaryDirectory() as scratch:
+            place = f"{model.artifact_location}/{names.ARTIFACT_MANIFEST}"
+            found = download_artifacts(
+                artifact_uri=place, dst_path=scratch, tracking_uri=self.address
+            )
+            return FolderDigest.model_validate_json(Path(found).read_bytes())
 
     @translated
     def checkpoint_files(self, model_id: str) -> Path | None:

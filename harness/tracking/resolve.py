@@ -1,0 +1,204 @@
+"""References to drafters: what a user may type, turned into a folder and where it came from.
+
+`PATH`, `run:<id>`, `run:<id>@<epoch|step>`, `models:/<name>@<alias>`, `models:/<name>/<version>`,
+`hf:<org>/<repo>[@rev]`. A path is answered without opening the store.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness.config.load import Frozen
+from harness.drafter.drafter import drafter_digest
+from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.settings import Settings
+from harness.tracking import names
+from harness.tracking.records import Checkpoint
+from harness.tracking.store import Store, open_store
+
+FORMS = (
+    "PATH, run:<id>, run:<id>@<epoch or step>, models:/<name>@<alias>, models:/<name>/<version> "
+    "or hf:<org>/<repo>[@rev]"
+)
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*")
+_RUN = re.compile(r"run:([0-9a-f]{32})(?:@(\d+|best|last))?")
+_MODEL = re.compile(rf"models:/({MODEL_NAME.pattern})(?:@([A-Za-z][\w\-]*)|/(\d+))")
+_LOGGED_MODEL = re.compile(r"models:/(m-[0-9a-f]{32})")
+_HUB_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.txt")
+
+
+class ResolvedDrafter(Frozen):
+    """Where a reference leads. Ids and digest are None for what the store knows nothing of."""
+
+    reference: str
+    path: Path
+    run_id: str | None = None
+    model_id: str | None = None
+    digest: str | None = None
+    """Root digest that was recorded with the checkpoint: what the files must still hash to."""
+    checkpoint: Checkpoint | None = None
+
+
+def resolve_drafter(
+    reference: str, settings: Settings, store: Store | None = None
+) -> ResolvedDrafter:
+    """Finds the folder that a reference means.
+
+    Args:
+        reference: One of the forms in `FORMS`.
+        settings: Where the project and its store are.
+        store: The open store; None opens it if the reference needs one.
+
+    Raises:
+        ConfigError: The reference has no known form, or there is no such thing.
+        CheckError: The checkpoint's files are gone.
+        PrerequisiteError: A hub repository that is neither cached nor reachable.
+    """
+    if reference.startswith("run:"):
+        return _of_run(reference, store or open_store(settings))
+    if reference.startswith("models:"):
+        return _of_model(reference, store or open_store(settings))
+    if reference.startswith("hf:"):
+        return ResolvedDrafter(reference=reference, path=_fetch(reference.removeprefix("hf:")))
+    path = Path(reference).expanduser()
+    if not path.is_dir():
+        raise ConfigError(
+            f"expected a drafter, found no folder {path.absolute()}", f"a reference is {FORMS}"
+        )
+    return ResolvedDrafter(reference=reference, path=path.resolve())
+
+
+def require_unchanged(
+    drafter: ResolvedDrafter, store: Store, on_bytes: Callable[[int], None] | None = None
+) -> str:
+    """Hashes the drafter's files again and returns their root digest.
+
+    Raises:
+        CheckError: They are not what was recorded; the message names the files that differ.
+    """
+    found = drafter_digest(drafter.path, on_bytes)
+    if drafter.digest is None or found.root == drafter.digest:
+        return found.root
+    expected = store.checkpoint_manifest(drafter.model_id) if drafter.model_id else None
+    before = {file.name: file.sha256 for file in expected.files} if expected else {}
+    now = {file.name: file.sha256 for file in found.files}
+    different = sorted(n for n in before.keys() | now.keys() if before.get(n) != now.get(n))
+    raise CheckError(
+        f"{drafter.reference} was changed after it was recorded: {', '.join(different)} in "
+        f"{drafter.path}; expected root digest {drafter.digest}, found {found.root}",
+        "restore the files from a copy, or train again; changed weights carry no evidence",
+    )
+
+
+def best_checkpoint(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
+    """The best of a run: highest validation acceptance length, else lowest loss, else the last.
+
+    Only a figure that every checkpoint has can rank them.
+    """
+    acceptance, loss = names.METRIC_VAL_ACCEPTANCE_LENGTH, names.METRIC_VAL_LOSS
+    if all(acceptance in checkpoint.metrics for checkpoint in checkpoints):
+        return max(checkpoints, key=lambda checkpoint: checkpoint.metrics[acceptance])
+    if all(loss in checkpoint.metrics for checkpoint in checkpoints):
+        return min(checkpoints, key=lambda checkpoint: checkpoint.metrics[loss])
+    return max(checkpoints, key=lambda checkpoint: checkpoint.step)
+
+
+def _of_run(reference: str, store: Store) -> ResolvedDrafter:
+    match = _RUN.fullmatch(reference)
+    if not match:
+        raise ConfigError(
+            f"expected run:<32 hex digits> or run:<id>@<epoch or step>, found {reference!r}",
+            "the UI (harness ui) shows the id of each run at the top of its page",
+        )
+    run_id, which = match.groups()
+    run = store.get_run(run_id)
+    found = store.checkpoints(run_id)
+    if not found:
+        raise ConfigError(
+            f"expected a training run with checkpoints, found none in {run.name!r} "
+            f"({run.kind or 'unknown'} run, {run.status})"
+        )
+    return _of_checkpoint(reference, _pick(reference, found, which), store)
+
+
+def _pick(reference: str, found: Sequence[Checkpoint], which: str | None) -> Checkpoint:
+    """An epoch wins over a step of the same number: people count in epochs."""
+    if which in {None, "best"}:
+        return best_checkpoint(found)
+    if which == "last":
+        return found[-1]
+    for attribute in ("epoch", "step"):
+        for checkpoint in found:
+            if getattr(checkpoint, attribute) == int(which or 0):
+                return checkpoint
+    known = ", ".join(f"epoch {c.epoch} (step {c.step})" for c in found)
+    raise ConfigError(f"{reference}: no checkpoint of that epoch or step; there are {known}")
+
+
+def _of_model(reference: str, store: Store) -> ResolvedDrafter:
+    direct = _LOGGED_MODEL.fullmatch(reference)
+    if direct:
+        return _of_checkpoint(reference, store.get_checkpoint(direct[1]), store)
+    match = _MODEL.fullmatch(reference)
+    if not match:
+        raise ConfigError(
+            f"expected models:/<name>@<alias> or models:/<name>/<version>, found {reference!r}"
+        )
+    name, alias, number = match.groups()
+    versions = store.registry.versions(name)
+    if not versions:
+        known = ", ".join(store.registry.names()) or "none yet"
+        raise ConfigError(
+            f"{reference}: no registered model {name!r}; registered: {known}",
+            "register one with: harness promote run:<id> --name NAME --policy FILE",
+        )
+    wanted = store.registry.aliases(name).get(alias) if alias else int(number)
+    for version in versions:
+        if version.version == wanted:
+            return _of_checkpoint(reference, store.get_checkpoint(version.model_id), store)
+    have = "; ".join(f"{v.version} ({', '.join(v.aliases) or 'no alias'})" for v in versions)
+    raise ConfigError(f"{reference}: no such alias or version of {name}; versions: {have}")
+
+
+def _of_checkpoint(reference: str, checkpoint: Checkpoint, store: Store) -> ResolvedDrafter:
+    path: Path | None = checkpoint.path
+    if not checkpoint.path.is_dir():
+        path = store.checkpoint_files(checkpoint.model_id)
+    if path is None or not path.is_dir():
+        raise CheckError(
+            f"{reference}: the files of checkpoint {checkpoint.name!r} are gone: expected them in "
+            f"{checkpoint.path}, and they were too large to be uploaded",
+            "put the folder back, or train again",
+        )
+    return ResolvedDrafter(
+        reference=reference,
+        path=path,
+        run_id=checkpoint.run_id,
+        model_id=checkpoint.model_id,
+        digest=checkpoint.digest,
+        checkpoint=checkpoint,
+    )
+
+
+def _fetch(repository: str) -> Path:
+    # Imported here: huggingface_hub costs half a second that no other reference needs.
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
+
+    name, _, revision = repository.partition("@")
+    try:
+        return Path(
+            snapshot_download(name, revision=revision or None, allow_patterns=list(_HUB_PATTERNS))
+        )
+    except HFValidationError as error:
+        raise ConfigError(f"hf:{repository} is no hub id: {error}", "hf:<org>/<repo>") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise PrerequisiteError(
+            f"hf:{repository} is not in the local hub cache and could not be fetched: "
+            f"{str(error).splitlines()[0]}",
+            "download it where a hub is reachable, and give its folder",
+        ) from error
