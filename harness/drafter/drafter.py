@@ -74,6 +74,7 @@ class Drafter(Frozen):
     """Trained values: tables (d2t, t2d) are not counted, a copy of the embedding is."""
     num_bytes: int
     verifier_name: str | None
+    verifier_architectures: tuple[str, ...]
     num_speculative_tokens: int | None
     has_embed: bool
     has_own_lm_head: bool
@@ -153,8 +154,8 @@ def _read(path: Path, document: dict[str, Any], tensors: dict[str, TensorHeader]
         architectures=tuple(top.texts("architectures")),
         model_type=layer.text("model_type") or "llama",
         dtype=top.dtype() or layer.dtype(),
-        verifier_name=_verifier_name(top),
         num_speculative_tokens=_speculative_tokens(top),
+        **_named_verifier(top),
         **facts,
     )
 
@@ -244,10 +245,13 @@ def _stored(tensors: dict[str, TensorHeader], num_heads: int) -> dict[str, Any]:
     }
 
 
-def _verifier_name(top: Fields) -> str | None:
+def _named_verifier(top: Fields) -> dict[str, Any]:
     spec = top.nested("speculators_config")
-    verifier = spec.nested("verifier") if spec else None
-    return verifier.text("name_or_path") if verifier else None
+    verifier = (spec.nested("verifier") if spec else None) or Fields("", {})
+    return {
+        "verifier_name": verifier.text("name_or_path"),
+        "verifier_architectures": tuple(verifier.texts("architectures")),
+    }
 
 
 def _speculative_tokens(top: Fields) -> int | None:

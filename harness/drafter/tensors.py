@@ -6,12 +6,9 @@ imported, and a file is never read past what its header names.
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from harness.config.load import Frozen
 from harness.errors import CheckError
@@ -19,7 +16,6 @@ from harness.errors import CheckError
 MAX_HEADER_BYTES = 16 << 20
 """A header names tensors; 16 MiB is some 100,000 of them. The format itself allows 100 MB."""
 _MAX_JSON_BYTES = 64 << 20
-_CHUNK_BYTES = 32 << 20
 _LENGTH_BYTES = 8
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -30,11 +26,6 @@ _RESAVE = "if you trust the file, load it once and re-save it with safetensors"
 DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2,
     "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
-}  # fmt: skip
-_NUMPY = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4",
-    "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8", "BF16": "<u2",
-    "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
 }  # fmt: skip
 
 
@@ -154,47 +145,6 @@ def inside(folder: Path, name: str) -> Path:
             name, "a file inside the folder", f"a link to {path}", "replace the link by the file"
         )
     return path
-
-
-def read_tensor(folder: Path, header: TensorHeader) -> npt.NDArray[Any]:
-    """The whole tensor as it is stored; BF16 comes as its 16 bits (see `as_float32`)."""
-    raw = np.fromfile(
-        inside(folder, header.file), dtype=np.uint8, count=header.num_bytes, offset=header.start
-    )
-    return raw.view(_NUMPY[header.dtype]).reshape(header.shape)
-
-
-def iter_chunks(folder: Path, header: TensorHeader) -> Iterator[npt.NDArray[Any]]:
-    """The tensor's elements as flat pieces of at most 32 MiB, in stored order."""
-    dtype = np.dtype(_NUMPY[header.dtype])
-    left, offset = header.num_elements, header.start
-    path = inside(folder, header.file)
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        while left:
-            count = min(left, _CHUNK_BYTES // dtype.itemsize)
-            yield np.fromfile(stream, dtype=dtype, count=count)
-            left -= count
-
-
-def read_rows(
-    folder: Path, header: TensorHeader, rows: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float32]:
-    """Some rows of a matrix as float32; only the pages that hold them are read."""
-    dtype = np.dtype(_NUMPY[header.dtype])
-    mapped: npt.NDArray[Any] = np.memmap(
-        inside(folder, header.file), dtype=np.uint8, mode="r",
-        offset=header.start, shape=(header.num_bytes,),
-    )  # fmt: skip
-    matrix = mapped.view(dtype).reshape(header.shape)
-    return as_float32(np.asarray(matrix[rows]), header.dtype)
-
-
-def as_float32(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
-    """Stored values as float32: BF16 bits are widened exactly, everything else is cast."""
-    if dtype == "BF16":
-        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return values.astype(np.float32)
 
 
 def _read_indexed(folder: Path, weight_map: dict[str, str]) -> dict[str, TensorHeader]:

@@ -1,0 +1,107 @@
+"""The gate: every rule that files can show, run before anything expensive starts.
+
+Header rules read config and safetensors headers (below a second at any size); deep rules read the
+tensors once. What only a run can show (replay, a launch) is listed in docs/checks.md.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from harness.drafter.check_facts import (
+    check_against_parent,
+    check_against_verifier,
+    check_config,
+)
+from harness.drafter.check_head import check_head_rows
+from harness.drafter.check_layout import check_layout, check_names
+from harness.drafter.check_parent import check_weights_against_parent
+from harness.drafter.check_tables import check_tables
+from harness.drafter.check_values import check_embedding, check_values
+from harness.drafter.drafter import Drafter
+from harness.drafter.findings import Finding, Report, unreadable
+from harness.drafter.tensors import UnreadableError
+from harness.drafter.verifier import Verifier
+from harness.errors import CheckError
+
+Purpose = Literal["serve", "finetune"]
+
+
+def check_drafter(
+    path: Path,
+    verifier: Verifier | None,
+    parent: Drafter | None = None,
+    *,
+    deep: bool = False,
+    purpose: Purpose = "serve",
+) -> Report:
+    """Runs every rule that applies and returns what they found.
+
+    Args:
+        path: The drafter's folder.
+        verifier: Adds the rules that compare with it; None leaves them out.
+        parent: Adds the rules that compare with the drafter it was finetuned from.
+        deep: Reads the tensors, too; a deep rule is skipped where a header rule already failed.
+        purpose: `finetune` judges names after the key map that loading applies.
+
+    Raises:
+        ConfigError: The folder does not exist. Everything else is a finding.
+    """
+    try:
+        drafter = Drafter.load(path)
+        findings = _check_headers(drafter, verifier, parent, purpose)
+        if deep and all(finding.severity != "error" for finding in findings):
+            findings += _check_tensors(drafter, verifier, parent)
+    except UnreadableError as error:
+        findings = [unreadable(error)]
+    return Report.of(findings)
+
+
+def require_sound(
+    path: Path,
+    verifier: Verifier | None,
+    parent: Drafter | None = None,
+    *,
+    deep: bool = False,
+    purpose: Purpose = "serve",
+) -> Report:
+    """Like `check_drafter`, but an error-level finding stops the caller.
+
+    Raises:
+        CheckError: Lists every error-level finding with its consequence.
+    """
+    report = check_drafter(path, verifier, parent, deep=deep, purpose=purpose)
+    errors = report.of_severity("error")
+    if errors:
+        lines = [f"{path} is not sound: {len(errors)} error(s)"]
+        lines += [_line(finding) for finding in errors]
+        raise CheckError("\n".join(lines), errors[0].fix)
+    return report
+
+
+def _check_headers(
+    drafter: Drafter, verifier: Verifier | None, parent: Drafter | None, purpose: Purpose
+) -> list[Finding]:
+    findings = check_names(drafter, purpose) + check_layout(drafter) + check_config(drafter)
+    if verifier:
+        findings += check_against_verifier(drafter, verifier)
+    if parent:
+        findings += check_against_parent(drafter, parent)
+    return findings
+
+
+def _check_tensors(
+    drafter: Drafter, verifier: Verifier | None, parent: Drafter | None
+) -> list[Finding]:
+    findings = check_values(drafter) + check_tables(drafter)
+    if verifier:
+        findings += check_embedding(drafter, verifier) + check_head_rows(drafter, verifier)
+    if parent:
+        findings += check_weights_against_parent(drafter, parent)
+    return findings
+
+
+def _line(finding: Finding) -> str:
+    return (
+        f"  {finding.rule} {finding.subject}: expected {finding.expected}, "
+        f"found {finding.found}. {finding.consequence}"
+    )
