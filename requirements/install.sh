@@ -23,9 +23,10 @@ install() {
   total=$1; shift
   status=.venv/install.status
   { .venv/bin/python -m pip install --no-input --retries 5 "$@" 2>&1; echo $? >"$status"; } | tee -a "$log" |
-    awk -v total="$total" '/^(Collecting|Requirement already)/ { done++
-      if (done % 20 == 0 || done == total) { printf "  %d of %d packages\n", done, total; fflush() } }
-      /^Installing collected/ { print "  unpacking"; fflush() }'
+    awk -v total="$total" 'total == 1 { next }
+      /^(Collecting|Processing|Requirement already)/ && ++done % 40 == 0 {
+        printf "  %d of %d packages fetched\n", done, total; fflush() }
+      /^Installing collected/ { print "  unpacking them"; fflush() }'
   [ "$(cat "$status")" = 0 ]
 }
 fail() { tail -n 15 "$log" >&2; echo "error: $1 (whole log: $log)" >&2; exit 3; }
