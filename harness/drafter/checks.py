@@ -29,7 +29,7 @@ Purpose = Literal["serve", "finetune"]
 def check_drafter(
     path: Path,
     verifier: Verifier | None,
-    parent: Drafter | None = None,
+    parent: Drafter | Path | None = None,
     *,
     deep: bool = False,
     purpose: Purpose = "serve",
@@ -39,7 +39,7 @@ def check_drafter(
     Args:
         path: The drafter's folder.
         verifier: Adds the rules that compare with it; None leaves them out.
-        parent: Adds the rules that compare with the drafter it was finetuned from.
+        parent: The drafter it was finetuned from, or its folder; adds rules that compare.
         deep: Reads the tensors, too; a deep rule is skipped where a header rule already failed.
         purpose: `finetune` judges names after the key map that loading applies.
 
@@ -48,9 +48,10 @@ def check_drafter(
     """
     try:
         drafter = Drafter.load(path)
-        findings = _check_headers(drafter, verifier, parent, purpose)
+        loaded = Drafter.load(parent) if isinstance(parent, Path) else parent
+        findings = _check_headers(drafter, verifier, loaded, purpose)
         if deep and all(finding.severity != "error" for finding in findings):
-            findings += _check_tensors(drafter, verifier, parent)
+            findings += _check_tensors(drafter, verifier, loaded)
     except UnreadableError as error:
         findings = [unreadable(error)]
     return Report.of(findings)
@@ -59,7 +60,7 @@ def check_drafter(
 def require_sound(
     path: Path,
     verifier: Verifier | None,
-    parent: Drafter | None = None,
+    parent: Drafter | Path | None = None,
     *,
     deep: bool = False,
     purpose: Purpose = "serve",
