@@ -47,17 +47,22 @@ def sha256_file(path: Path, on_bytes: Callable[[int], None] | None = None) -> st
     return digest.hexdigest()
 
 
+def sha256_bytes(raw: bytes) -> str:
+    """SHA-256 of bytes in memory."""
+    return hashlib.sha256(raw).hexdigest()
+
+
 def digest_json(document: object) -> str:
     """SHA-256 of a JSON document in its one canonical spelling: sorted keys, no spaces."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_bytes(text.encode())
 
 
 def digest_files(
     folder: Path, names: Iterable[str], on_bytes: Callable[[int], None] | None = None
 ) -> FolderDigest:
     """Digests the named files of a folder; the root changes with any byte, name or size."""
-    files = tuple(
+    return join_digests(
         FileDigest(
             name=name,
             num_bytes=(folder / name).stat().st_size,
@@ -65,6 +70,11 @@ def digest_files(
         )
         for name in sorted(names)
     )
+
+
+def join_digests(digests: Iterable[FileDigest]) -> FolderDigest:
+    """The digest of a folder whose files were digested one by one, in whatever order."""
+    files = tuple(sorted(digests, key=lambda file: file.name))
     return FolderDigest(files=files, root=digest_json([file.model_dump() for file in files]))
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from eval.answers import Answer, Failure
 from eval.client import ask
+from eval.device import resolve_server
 from eval.prompts import digest_prompts, load_prompts
 from eval.server import VllmServer
 from eval.spec import Prompt, Sampling, ServerSpec
@@ -54,14 +55,15 @@ class RegenerateConfig(Frozen):
 
     def build_server_spec(self, verifier: Path) -> ServerSpec:
         """The server that answers: as many sequences at once as requests under way."""
-        return ServerSpec(
+        spec = ServerSpec(
             verifier=verifier,
             dtype=self.dtype,
             max_model_len=self.max_model_len,
             max_num_seqs=self.concurrency,
             tensor_parallel_size=self.tensor_parallel_size,
             port=self.port,
-        ).resolved()
+        )
+        return resolve_server(spec)
 
 
 class Regenerated(Frozen):

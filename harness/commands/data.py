@@ -1,0 +1,138 @@
+"""`harness data`: prompts -> conversations -> tokens -> hidden states, one folder each."""
+
+from pathlib import Path
+
+import typer
+
+from harness.config.load import load_config
+from harness.corpus.hidden_states import ExtractConfig
+from harness.corpus.hidden_states import extract as extract_states
+from harness.corpus.manifest import Manifest
+from harness.corpus.regeneration import RegenerateConfig
+from harness.corpus.regeneration import regenerate as regenerate_answers
+from harness.corpus.tokens import PrepareConfig
+from harness.corpus.tokens import prepare as prepare_tokens
+from harness.drafter.verifier import Verifier
+from harness.render import progress, show_facts, show_json, warn
+from harness.settings import load_settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="prompts -> conversations -> tokens -> hidden states",
+)
+
+_VERIFIER = typer.Option(..., help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
+_OUT = typer.Option(..., help="The stage's folder; unfinished work in it is taken up.")
+_OVERWRITE = typer.Option(False, help="Replace what the folder holds.")
+_JSON = typer.Option(False, "--json", help="The manifest as JSON on stdout.")
+
+
+@app.command()
+def regenerate(
+    prompts: Path = typer.Option(..., help="JSONL: id, category and prompt (or turns)."),
+    verifier: str = _VERIFIER,
+    out: Path = _OUT,
+    max_tokens: int | None = typer.Option(None, help="New tokens per answer at most (64)."),
+    concurrency: int | None = typer.Option(None, help="Requests under way at once (32)."),
+    exclude: Path | None = typer.Option(None, help="Evaluation prompts: shared ones are refused."),
+    dtype: str | None = typer.Option(None, help="float32 on CPU, the verifier's own on a GPU."),
+    max_model_len: int | None = typer.Option(None, help="Prompt and answer tokens at most."),
+    tensor_parallel_size: int | None = typer.Option(None, help="GPUs per verifier (1)."),
+    port: int | None = typer.Option(None, help="Of the server; a free one if left out."),
+    overwrite: bool = _OVERWRITE,
+    as_json: bool = _JSON,
+) -> None:
+    """Has the verifier answer every prompt, greedily, through a vLLM that is started for it."""
+    settings = load_settings()
+    config = load_config(
+        RegenerateConfig,
+        None,
+        max_tokens=max_tokens,
+        concurrency=concurrency,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        tensor_parallel_size=tensor_parallel_size,
+        port=port,
+    )
+    with progress() as report:
+        result = regenerate_answers(
+            prompts,
+            Verifier.load(verifier, settings),
+            out,
+            config,
+            cache_dir=settings.cache_dir,
+            exclude=exclude,
+            overwrite=overwrite,
+            progress=report,
+        )
+    if num_refused := result.manifest.counts["refused"]:
+        warn(f"{num_refused} prompts were refused by the server: {out / 'refused.jsonl'}")
+    _show(out, result.manifest, as_json, answer_tokens_per_s=result.tokens_per_s)
+
+
+@app.command()
+def prepare(
+    conversations: Path = typer.Option(..., help="Folder of `harness data regenerate`."),
+    verifier: str = _VERIFIER,
+    out: Path = _OUT,
+    seq_length: int | None = typer.Option(None, help="Tokens per row at most (2048)."),
+    overwrite: bool = _OVERWRITE,
+    as_json: bool = _JSON,
+) -> None:
+    """Writes token ids, a loss mask on the answers alone, and token counts."""
+    settings = load_settings()
+    config = load_config(PrepareConfig, None, seq_length=seq_length)
+    with progress() as report:
+        manifest = prepare_tokens(
+            conversations,
+            Verifier.load(verifier, settings),
+            out,
+            config,
+            cache_dir=settings.cache_dir,
+            overwrite=overwrite,
+            progress=report,
+        )
+    _show(out, manifest, as_json)
+
+
+@app.command()
+def extract(
+    tokens: Path = typer.Option(..., help="Folder of `harness data prepare`."),
+    verifier: str = _VERIFIER,
+    out: Path = _OUT,
+    aux_layers: str | None = typer.Option(None, help="Layer ids, as in 2,15,27."),
+    dtype: str | None = typer.Option(None, help="Of the stored states (float32)."),
+    batch_tokens: int | None = typer.Option(None, help="Tokens per forward pass (2048)."),
+    overwrite: bool = _OVERWRITE,
+    as_json: bool = _JSON,
+) -> None:
+    """Writes the verifier's hidden states for every row: the finished corpus."""
+    settings = load_settings()
+    config = load_config(
+        ExtractConfig,
+        None,
+        aux_layer_ids=aux_layers.split(",") if aux_layers else None,
+        dtype=dtype,
+        batch_tokens=batch_tokens,
+    )
+    with progress() as report:
+        manifest = extract_states(
+            tokens,
+            Verifier.load(verifier, settings),
+            out,
+            config,
+            cache_dir=settings.cache_dir,
+            overwrite=overwrite,
+            progress=report,
+        )
+    _show(out, manifest, as_json)
+
+
+def _show(out: Path, manifest: Manifest, as_json: bool, **more: object) -> None:
+    if as_json:
+        show_json(manifest)
+        return
+    facts = {**manifest.counts, "megabytes": manifest.files.num_bytes / 1e6, **more}
+    show_facts(f"{out}  {manifest.stage} {manifest.digest[:12]}", facts)
