@@ -1,4 +1,4 @@
-"""`harness verifier`: what a verifier is; a packaged one is converted the first time it is named."""
+"""`harness verifier`: what a verifier is; a packaged one is converted when first named."""
 
 from typing import Annotated
 
