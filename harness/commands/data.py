@@ -1,6 +1,7 @@
 """`harness data`: prompts -> conversations -> tokens -> hidden states, one folder each."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -23,26 +24,39 @@ app = typer.Typer(
     help="prompts -> conversations -> tokens -> hidden states",
 )
 
-_VERIFIER = typer.Option(..., help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
-_OUT = typer.Option(..., help="The stage's folder; unfinished work in it is taken up.")
-_OVERWRITE = typer.Option(False, help="Replace what the folder holds.")
-_JSON = typer.Option(False, "--json", help="The manifest as JSON on stdout.")
+_Verifier = Annotated[
+    str, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
+]
+_Out = Annotated[Path, typer.Option(help="The stage's folder; unfinished work in it is taken up.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the folder holds.")]
+_Json = Annotated[bool, typer.Option("--json", help="The manifest as JSON on stdout.")]
 
 
 @app.command()
 def regenerate(
-    prompts: Path = typer.Option(..., help="JSONL: id, category and prompt (or turns)."),
-    verifier: str = _VERIFIER,
-    out: Path = _OUT,
-    max_tokens: int | None = typer.Option(None, help="New tokens per answer at most (64)."),
-    concurrency: int | None = typer.Option(None, help="Requests under way at once (32)."),
-    exclude: Path | None = typer.Option(None, help="Evaluation prompts: shared ones are refused."),
-    dtype: str | None = typer.Option(None, help="float32 on CPU, the verifier's own on a GPU."),
-    max_model_len: int | None = typer.Option(None, help="Prompt and answer tokens at most."),
-    tensor_parallel_size: int | None = typer.Option(None, help="GPUs per verifier (1)."),
-    port: int | None = typer.Option(None, help="Of the server; a free one if left out."),
-    overwrite: bool = _OVERWRITE,
-    as_json: bool = _JSON,
+    *,
+    prompts: Annotated[Path, typer.Option(help="JSONL: id, category and prompt (or turns).")],
+    verifier: _Verifier,
+    out: _Out,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="New tokens per answer at most (64).")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Requests under way at once (32).")
+    ] = None,
+    exclude: Annotated[
+        Path | None, typer.Option(help="Evaluation prompts: shared ones are refused.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 on CPU, the verifier's own on a GPU.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Prompt and answer tokens at most.")
+    ] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(help="GPUs per verifier (1).")] = None,
+    port: Annotated[int | None, typer.Option(help="Of the server; a free one if left out.")] = None,
+    overwrite: _Overwrite = False,
+    as_json: _Json = False,
 ) -> None:
     """Has the verifier answer every prompt, greedily, through a vLLM that is started for it."""
     settings = load_settings()
@@ -74,12 +88,13 @@ def regenerate(
 
 @app.command()
 def prepare(
-    conversations: Path = typer.Option(..., help="Folder of `harness data regenerate`."),
-    verifier: str = _VERIFIER,
-    out: Path = _OUT,
-    seq_length: int | None = typer.Option(None, help="Tokens per row at most (2048)."),
-    overwrite: bool = _OVERWRITE,
-    as_json: bool = _JSON,
+    *,
+    conversations: Annotated[Path, typer.Option(help="Folder of `harness data regenerate`.")],
+    verifier: _Verifier,
+    out: _Out,
+    seq_length: Annotated[int | None, typer.Option(help="Tokens per row at most (2048).")] = None,
+    overwrite: _Overwrite = False,
+    as_json: _Json = False,
 ) -> None:
     """Writes token ids, a loss mask on the answers alone, and token counts."""
     settings = load_settings()
@@ -99,14 +114,17 @@ def prepare(
 
 @app.command()
 def extract(
-    tokens: Path = typer.Option(..., help="Folder of `harness data prepare`."),
-    verifier: str = _VERIFIER,
-    out: Path = _OUT,
-    aux_layers: str | None = typer.Option(None, help="Layer ids, as in 2,15,27."),
-    dtype: str | None = typer.Option(None, help="Of the stored states (float32)."),
-    batch_tokens: int | None = typer.Option(None, help="Tokens per forward pass (2048)."),
-    overwrite: bool = _OVERWRITE,
-    as_json: bool = _JSON,
+    *,
+    tokens: Annotated[Path, typer.Option(help="Folder of `harness data prepare`.")],
+    verifier: _Verifier,
+    out: _Out,
+    aux_layers: Annotated[str | None, typer.Option(help="Layer ids, as in 2,15,27.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the stored states (float32).")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Tokens per forward pass (2048).")
+    ] = None,
+    overwrite: _Overwrite = False,
+    as_json: _Json = False,
 ) -> None:
     """Writes the verifier's hidden states for every row: the finished corpus."""
     settings = load_settings()
