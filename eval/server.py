@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from eval import supervise
+from eval.device import resolve_server
 from eval.errors import ServerStartError, SpecError
 from eval.serverlog import find_root_cause, read_tail
 from eval.spec import DrafterSpec, ServerSpec
@@ -51,7 +52,7 @@ class VllmServer:
         speculative_config: Mapping[str, Any] | None = None,
         on_wait: Callable[[float], None] | None = None,
     ) -> None:
-        self.spec = spec.resolved()
+        self.spec = resolve_server(spec)
         self.log_path = log_path
         self.speculative_config = _speculation(
             drafter, num_speculative_tokens, method, speculative_config

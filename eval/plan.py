@@ -1,0 +1,72 @@
+"""The order of a measurement: which engines run together, and whose turn it is in each block."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from eval.result import BASELINE
+from eval.spec import BenchSpec, DrafterSpec, Frozen, Prompt
+
+
+class Arm(Frozen):
+    """One thing to be measured: the verifier alone, or with something that proposes at a K."""
+
+    name: str
+    k: int | None = None
+    drafter: DrafterSpec | None = None
+    speculative_config: dict[str, Any] | None = None
+
+
+class Session(Frozen):
+    """One engine with speculation and the arms that it hosts, drafters being changed in place."""
+
+    name: str
+    arms: tuple[Arm, ...]
+
+
+BASELINE_ARM = Arm(name=BASELINE)
+
+
+def build_arms(spec: BenchSpec, k: int) -> tuple[Arm, ...]:
+    """Every drafter and proposer at one K."""
+    drafters = [
+        Arm(
+            name=drafter.name,
+            k=k,
+            drafter=drafter,
+            speculative_config={
+                "method": "eagle3",
+                "model": str(drafter.path),
+                "num_speculative_tokens": k,
+            },
+        )
+        for drafter in spec.drafters
+    ]
+    others = [
+        Arm(
+            name=proposer.name,
+            k=k,
+            speculative_config={**proposer.speculative_config, "num_speculative_tokens": k},
+        )
+        for proposer in spec.proposers
+    ]
+    return (*drafters, *others)
+
+
+def block_sizes(spec: BenchSpec, concurrency: int) -> int:
+    """Prompts in a block: enough to keep all streams busy for two rounds."""
+    return max(spec.block_size, 2 * concurrency)
+
+
+def split_blocks(prompts: Sequence[Prompt], size: int) -> list[tuple[Prompt, ...]]:
+    """Consecutive blocks; a rest smaller than half a block joins the one before it."""
+    starts = list(range(0, len(prompts), size))
+    if len(starts) > 1 and len(prompts) - starts[-1] < size / 2:
+        starts.pop()
+    ends = [*starts[1:], len(prompts)]
+    return [tuple(prompts[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def in_turns(arms: Sequence[Arm], num_blocks: int) -> Iterator[tuple[int, tuple[Arm, ...]]]:
+    """Block index and arms in their order: A B, then B A, so that a steady drift cancels out."""
+    for block in range(num_blocks):
+        yield block, tuple(arms if block % 2 == 0 else reversed(arms))

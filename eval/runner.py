@@ -1,0 +1,189 @@
+"""The whole measurement: engines, blocks and arms in their order, then the result document.
+
+What is measured is kept cell by cell; started again with the same spec and folder, it goes on.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from eval.assembly import Measured, build_result, is_precise
+from eval.cells import Cell, CellKey, CellStore, fingerprint_of
+from eval.device import available_bytes, engine_bytes, resolve_server
+from eval.engine import Engine
+from eval.environment import describe_environment, idle_cpu_share
+from eval.files import write_atomic
+from eval.lossless import judge_divergences
+from eval.plan import BASELINE_ARM, Arm, Session, block_sizes, in_turns, split_blocks
+from eval.result import BenchResult
+from eval.sessions import build_sessions, open_engine
+from eval.spec import BenchSpec, Frozen
+
+ProgressFn = Callable[[str, int, int], None]
+"""Told (what is being done, units done, units in all or 0 when unknown)."""
+
+RESULT_NAME = "result.json"
+
+
+def run_bench(spec: BenchSpec, out_dir: Path, progress: ProgressFn) -> BenchResult:
+    """Measures every drafter at every K and concurrency against the verifier alone.
+
+    Args:
+        spec: What to measure.
+        out_dir: Folder of this measurement: cells, server logs and `result.json`. Started again
+            with the same spec, finished cells are kept and a finished result is returned at once.
+        progress: Told how far it is.
+
+    Raises:
+        SpecError: The folder holds another measurement.
+        ServerStartError: A server did not start or went away.
+        RequestError: A request failed or never ended.
+        MeasurementError: Counts contradict each other.
+    """
+    store = CellStore(out_dir, spec)
+    finished = out_dir / RESULT_NAME
+    if finished.exists():
+        result = BenchResult.load(finished)
+        if fingerprint_of(result.spec) == fingerprint_of(spec):
+            return result
+    result = _Bench(spec, out_dir, store, progress).run()
+    result.write(finished)
+    return result
+
+
+class _Bench:
+    def __init__(
+        self, spec: BenchSpec, out_dir: Path, store: CellStore, progress: ProgressFn
+    ) -> None:
+        self._spec = spec
+        self._out_dir = out_dir
+        self._store = store
+        self._progress = progress
+        self._cells: list[Cell] = []
+        self._engines: list[Engine] = []
+        self._stops: list[str] = []
+        self._num_done = 0
+        self._num_expected = 0
+        self._idle_cost: float | None = None
+
+    def run(self) -> BenchResult:
+        started = time.monotonic()
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        sessions = build_sessions(self._spec)
+        with ExitStack() as stack:
+            baseline = self._open(stack, None)
+            pairing = self._recall_pairing(baseline)
+            self._num_expected = self._count_requests(sessions, pairing)
+            if pairing == "interleaved":
+                for session in sessions:
+                    with ExitStack() as inner:
+                        self._run_interleaved(inner, session, baseline)
+            else:
+                self._run_bracketed(sessions, baseline)
+            verdicts = judge_divergences(self._cells, baseline, self._spec)
+        return build_result(
+            self._spec,
+            Measured(
+                cells=tuple(self._cells),
+                verdicts=verdicts,
+                pairing=pairing,
+                idle_cost=self._idle_cost,
+                stopped_because="; ".join(dict.fromkeys(self._stops)),
+                environment=describe_environment(self._spec.server),
+                engines=tuple(r for engine in self._engines if (r := engine.record())),
+                started_at=started_at,
+                duration_s=time.monotonic() - started,
+            ),
+        )
+
+    def _run_interleaved(self, stack: ExitStack, session: Session, baseline: Engine) -> None:
+        engine = self._open(stack, session)
+        arms = (BASELINE_ARM, *session.arms)
+        for concurrency in self._spec.concurrency:
+            self._run_blocks(session.name, arms, concurrency, baseline, engine)
+
+    def _run_bracketed(self, sessions: Iterable[Session], baseline: Engine) -> None:
+        for concurrency in self._spec.concurrency:
+            self._run_blocks("before", (BASELINE_ARM,), concurrency, baseline, baseline)
+        baseline.close()
+        for session in sessions:
+            with ExitStack() as inner:
+                engine = self._open(inner, session)
+                for concurrency in self._spec.concurrency:
+                    self._run_blocks(session.name, session.arms, concurrency, baseline, engine)
+        for concurrency in self._spec.concurrency:
+            self._run_blocks("after", (BASELINE_ARM,), concurrency, baseline, baseline)
+
+    def _run_blocks(
+        self,
+        session: str,
+        arms: tuple[Arm, ...],
+        concurrency: int,
+        baseline: Engine,
+        engine: Engine,
+    ) -> None:
+        blocks = split_blocks(self._spec.prompts, block_sizes(self._spec, concurrency))
+        cells: list[Cell] = []
+        for block, order in in_turns(arms, len(blocks)):
+            for arm in order:
+                key = CellKey(
+                    session=session, arm=arm.name, k=arm.k, concurrency=concurrency, block=block
+                )
+                cell = self._store.get(key)
+                if cell is None:
+                    asked = baseline if arm == BASELINE_ARM else engine
+                    cell = asked.measure(key, blocks[block])
+                    self._store.put(cell)
+                cells.append(cell)
+                self._report(len(blocks[block]))
+            if is_precise(self._spec, cells):
+                self._stops.append(f"precision reached after {block + 1} of {len(blocks)} blocks")
+                break
+        else:
+            self._stops.append("all prompts were used")
+        self._cells += cells
+
+    def _open(self, stack: ExitStack, session: Session | None) -> Engine:
+        engine = open_engine(self._spec, self._out_dir, session, self._progress)
+        stack.callback(engine.close)
+        self._engines.append(engine)
+        return engine
+
+    def _recall_pairing(self, baseline: Engine) -> str:
+        """The order that was chosen when this measurement began, else one chosen now."""
+        path = self._out_dir / "pairing.json"
+        if path.exists():
+            choice = _Pairing.model_validate_json(path.read_bytes())
+        else:
+            choice = self._choose_pairing(baseline)
+            write_atomic(path, choice.model_dump_json())
+        self._idle_cost = choice.idle_cost
+        return choice.order
+
+    def _choose_pairing(self, baseline: Engine) -> "_Pairing":
+        if self._spec.pairing != "auto":
+            return _Pairing(order=self._spec.pairing)
+        server = resolve_server(self._spec.server)
+        available = available_bytes()
+        if server.device != "cpu" or available is None or available < 2 * engine_bytes(server):
+            return _Pairing(order="bracketed")
+        cost = idle_cpu_share(baseline.server.pid)
+        is_cheap = cost < self._spec.max_idle_cost
+        return _Pairing(order="interleaved" if is_cheap else "bracketed", idle_cost=cost)
+
+    def _count_requests(self, sessions: Iterable[Session], pairing: str) -> int:
+        hosted = [len(session.arms) for session in sessions]
+        passes = sum(hosted) + (len(hosted) if pairing == "interleaved" else 2)
+        return passes * len(self._spec.prompts) * len(self._spec.concurrency)
+
+    def _report(self, num_prompts: int) -> None:
+        self._num_done += num_prompts
+        self._progress("measuring", self._num_done, self._num_expected)
+
+
+class _Pairing(Frozen):
+    order: Literal["interleaved", "bracketed"]
+    idle_cost: float | None = None
