@@ -1,5 +1,7 @@
 """`harness verify`: find what would make a drafter silently wrong."""
 
+from typing import Annotated
+
 import typer
 
 from harness.drafter.checks import Purpose, check_drafter
@@ -22,7 +24,7 @@ def verify(
     ),
     parent: str | None = typer.Option(None, help="The drafter that it was finetuned from."),
     deep: bool = typer.Option(False, "--deep", help="Read the tensors, not only their headers."),
-    purpose: Purpose = typer.Option("serve", "--for", help="What it is to be used for."),
+    purpose: Annotated[Purpose, typer.Option("--for", help="What it is to be used for.")] = "serve",
     as_json: bool = typer.Option(False, "--json", help="One JSON document on stdout."),
 ) -> None:
     """Check a drafter against every rule that files can show; exit 4 if it must not be used.

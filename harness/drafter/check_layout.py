@@ -39,7 +39,7 @@ def check_names(drafter: Drafter, purpose: str) -> list[Finding]:
 
 def check_layout(drafter: Drafter) -> list[Finding]:
     """Missing, unexpected and misshapen tensors (S1-S5, S11, S12, S16, S17)."""
-    if "quantization_config" in drafter.config or "compression_config" in drafter.config:
+    if drafter.is_quantised:
         return [_quantised()]
     layout = expected_layout(drafter)
     stored = {plain_name(key): header for key, header in drafter.tensors.items()}

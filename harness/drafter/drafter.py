@@ -24,6 +24,10 @@ from harness.errors import ConfigError
 
 DrafterFormat = Literal["speculators", "flat", "mla"]
 DEFAULT_NUM_AUX = 3
+_DEFAULT_EPS, _DEFAULT_THETA, _DEFAULT_POSITIONS = 1e-6, 10000.0, 2048
+"""Source: transformers 5.19, models/llama/configuration_llama.py."""
+CONVERTED_KEY = "converted_from"
+"""Where a conversion keeps what the new format has no place for (`harness.drafter.convert`)."""
 _TRAINED_TYPES = ("eagle3", "peagle")
 
 
@@ -60,11 +64,13 @@ class Drafter(Frozen):
     norm_output: bool
     fc_norm: bool
     attention_bias: bool
-    hidden_act: str | None
-    rms_norm_eps: float | None
+    is_quantised: bool
+    hidden_act: str
+    rms_norm_eps: float
+    logit_scale: float
     tie_word_embeddings: bool
     rope_parameters: dict[str, Any]
-    max_position_embeddings: int | None
+    max_position_embeddings: int
     layer_types: tuple[str, ...]
     sliding_window: int | None
     """Window of the sliding layers in tokens; None where every layer attends to everything."""
@@ -154,7 +160,6 @@ def _read(path: Path, document: dict[str, Any], tensors: dict[str, TensorHeader]
         architectures=tuple(top.texts("architectures")),
         model_type=layer.text("model_type") or "llama",
         dtype=top.dtype() or layer.dtype(),
-        num_speculative_tokens=_speculative_tokens(top),
         **_named_verifier(top),
         **facts,
     )
@@ -188,7 +193,7 @@ def _sizes(top: Fields, layer: Fields) -> dict[str, Any]:
         "head_dim_configured": layer.count("head_dim"),
         "vocab_size": vocab_size,
         "draft_vocab_size": top.count("draft_vocab_size") or vocab_size,
-        "max_position_embeddings": layer.count("max_position_embeddings"),
+        "max_position_embeddings": layer.count("max_position_embeddings") or _DEFAULT_POSITIONS,
     }
 
 
@@ -198,6 +203,8 @@ def _flags(top: Fields, layer: Fields, form: DrafterFormat) -> dict[str, Any]:
     before_fc = eagle.flag("norm_before_fc")
     layer_types = tuple(layer.texts("layer_types"))
     given = {k for k in ("norm_before_residual", "norm_before_fc", "norm_output") if top.has(k)}
+    rope = parse_rope(layer)
+    given |= {"rope_parameters"} if "rope_theta" in rope else set()
     return {
         "given": frozenset(given),
         "norm_before_residual": form == "speculators"
@@ -207,10 +214,12 @@ def _flags(top: Fields, layer: Fields, form: DrafterFormat) -> dict[str, Any]:
         "norm_output": top.flag("norm_output") or False,
         "fc_norm": top.flag("fc_norm") or False,
         "attention_bias": layer.flag("attention_bias") or False,
-        "hidden_act": layer.text("hidden_act"),
-        "rms_norm_eps": layer.number("rms_norm_eps"),
+        "hidden_act": layer.text("hidden_act") or "silu",
+        "rms_norm_eps": layer.number("rms_norm_eps") or _DEFAULT_EPS,
+        "logit_scale": layer.number("logit_scale") or 1.0,
+        "is_quantised": top.has("quantization_config") or top.has("compression_config"),
         "tie_word_embeddings": layer.flag("tie_word_embeddings") or False,
-        "rope_parameters": parse_rope(layer),
+        "rope_parameters": {"rope_theta": _DEFAULT_THETA, "rope_type": "default"} | rope,
         "layer_types": layer_types,
         "sliding_window": layer.count("sliding_window")
         if "sliding_attention" in layer_types
@@ -246,16 +255,22 @@ def _stored(tensors: dict[str, TensorHeader], num_heads: int) -> dict[str, Any]:
 
 
 def _named_verifier(top: Fields) -> dict[str, Any]:
-    spec = top.nested("speculators_config")
+    spec = _speculators_config(top)
     verifier = (spec.nested("verifier") if spec else None) or Fields("", {})
     return {
         "verifier_name": verifier.text("name_or_path"),
         "verifier_architectures": tuple(verifier.texts("architectures")),
+        "num_speculative_tokens": _speculative_tokens(spec),
     }
 
 
-def _speculative_tokens(top: Fields) -> int | None:
-    spec = top.nested("speculators_config")
+def _speculators_config(top: Fields) -> Fields | None:
+    """The block of a nested config, or what a conversion to flat kept of it."""
+    kept = top.nested(CONVERTED_KEY)
+    return top.nested("speculators_config") or (kept.nested("speculators_config") if kept else None)
+
+
+def _speculative_tokens(spec: Fields | None) -> int | None:
     methods = spec.document.get("proposal_methods") if spec else None
     if not isinstance(methods, list) or not methods or not isinstance(methods[0], dict):
         return None
