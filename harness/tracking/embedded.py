@@ -125,7 +125,7 @@ def _root_in_database(database: Path) -> Path | None:
             "SELECT artifact_location FROM experiments ORDER BY experiment_id LIMIT 1"
         ).fetchone()
     connection.close()
-    return Path(row[0].removeprefix("file://")).parent if row else None
+    return Path(row[0].removeprefix("file://")).parent.parent if row else None
 
 
 def _create(database: Path) -> None:
