@@ -15,6 +15,7 @@ from harness.tracking.store import open_store
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Champions: list, show."
 )
+_COLUMNS = ("acceptance", "speedup")
 _FIGURES = (names.METRIC_ACCEPTANCE_LENGTH, names.METRIC_DECODE_SPEEDUP)
 
 
@@ -28,9 +29,7 @@ def list_models() -> None:
         champion = aliases.get(names.ALIAS_CHAMPION)
         tags = next((v.tags for v in versions if v.version == champion), {})
         rows.append((name, len(versions), champion, *(_number(tags, key) for key in _FIGURES)))
-    render.show_table(
-        "registered models", ("model", "versions", "champion", "acceptance", "speedup"), rows
-    )
+    render.show_table("registered models", ("model", "versions", "champion", *_COLUMNS), rows)
 
 
 @app.command()
@@ -43,7 +42,7 @@ def show(name: Annotated[str, typer.Argument(help="A registered model.")]) -> No
         raise ConfigError(message, "harness registry list")
     render.show_table(
         name,
-        ("version", "aliases", "acceptance", "speedup", "run"),
+        ("version", "aliases", *_COLUMNS, "run"),
         [_row(version) for version in reversed(versions)],
     )
     decisions = [d for d in DecisionLog(settings.mlruns_dir).read() if d.model == name]

@@ -1,4 +1,4 @@
-"""Writes a drafter out as a folder that vLLM serves: checked, copied, hashed again, then renamed."""
+"""Writes a drafter out as a folder that vLLM serves: checked, copied, hashed again, renamed."""
 
 import json
 import shutil
@@ -167,7 +167,8 @@ def _write(
     free = shutil.disk_usage(out_dir.parent).free
     if free < digest.num_bytes:
         raise PrerequisiteError(
-            f"expected {digest.num_bytes / 1e6:.0f} MB free for {out_dir}, found {free / 1e6:.0f} MB",
+            f"expected {digest.num_bytes / 1e6:.0f} MB free for {out_dir}, "
+            f"found {free / 1e6:.0f} MB",
             "free space, or give a folder on another disk with --out",
         )
     with tempfile.TemporaryDirectory(dir=out_dir.parent, prefix=f".{out_dir.name}.") as scratch:
@@ -186,6 +187,8 @@ def _write(
             )
         write_atomic(folder / MANIFEST, manifest)
         write_atomic(folder / "README.md", card)
+        for name in (MANIFEST, "README.md"):
+            (folder / name).chmod(0o644)  # to be read by whoever serves it
         if out_dir.exists():
             out_dir.rename(Path(scratch) / "old")
         folder.rename(out_dir)

@@ -11,6 +11,22 @@ from harness.tracking.evidence import Evidence
 from harness.tracking.measurements import is_lossless
 from harness.tracking.records import RunSummary
 
+_FRONT_MATTER = """---
+library_name: vllm
+tags:
+- eagle3
+- speculative-decoding
+- drafter
+---"""
+_WHAT = (
+    "An EAGLE-3 drafter for speculative decoding in vLLM. It proposes tokens that its verifier "
+    "accepts or rejects; it generates nothing on its own."
+)
+_PLACES = "VERIFIER_DIR is the verifier's folder or hub id, DRAFTER_DIR is this folder."
+_LIMITS = (
+    "The figures hold for the prompts, hardware and versions named above. Another verifier, "
+    "revision or quantisation of it needs a measurement of its own."
+)
 _PROVENANCE = (
     ("verifier", names.TAG_VERIFIER),
     ("verifier digest", names.TAG_VERIFIER_DIGEST),
@@ -36,26 +52,16 @@ class CardFacts(Frozen):
 def render_card(facts: CardFacts, evidence: Evidence | None) -> str:
     """The card as Markdown; what is not known is said to be unknown."""
     parts = [
-        _front_matter(facts),
-        f"# {facts.title}\n\nAn EAGLE-3 drafter for speculative decoding in vLLM. It proposes tokens "
-        "that its verifier accepts or rejects; it generates nothing on its own.",
+        _FRONT_MATTER,
+        f"# {facts.title}\n\n{_WHAT}",
         "## Facts\n\n" + _table(("fact", "value"), _facts(facts)),
-        "## Serve\n\n```\n"
-        + facts.serve_line
-        + "\n```\n\nVERIFIER_DIR is the verifier's folder or "
-        "hub id, DRAFTER_DIR this folder.",
+        f"## Serve\n\n```\n{facts.serve_line}\n```\n\n{_PLACES}",
         "## Measured\n\n" + (_measured(evidence) if evidence else "Not measured by a bench."),
         "## Provenance\n\n" + _table(("what", "value"), _provenance(facts.run)),
-        "## Limits\n\nThe figures hold for the prompts, hardware and versions named above. Another "
-        "verifier, revision or quantisation of it needs a measurement of its own.",
+        f"## Limits\n\n{_LIMITS}",
         "## Files\n\n" + _table(("file", "bytes", "SHA-256"), _files(facts.digest)),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _front_matter(facts: CardFacts) -> str:
-    tags = "tags:\n- eagle3\n- speculative-decoding\n- drafter"
-    return f"---\nlibrary_name: vllm\n{tags}\n---"
 
 
 def _facts(facts: CardFacts) -> list[tuple[object, ...]]:
