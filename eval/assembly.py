@@ -21,6 +21,7 @@ from eval.result import (
     EngineRecord,
     Lossless,
     PromptSample,
+    SwapRecord,
 )
 from eval.samples import build_samples, index_turns, pair_samples
 from eval.spec import BenchSpec, Frozen
@@ -39,6 +40,7 @@ class Measured(Frozen):
     stopped_because: str
     environment: dict[str, str]
     engines: tuple[EngineRecord, ...]
+    swaps: tuple[SwapRecord, ...]
     started_at: str
     duration_s: float
 
@@ -56,6 +58,7 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
         stopped_because=measured.stopped_because,
         environment=measured.environment,
         engines=measured.engines,
+        swaps=measured.swaps,
         started_at=measured.started_at,
         duration_s=measured.duration_s,
         baseline=tuple(_baseline_rows(measured.cells, samples, bootstrap, drifts)),

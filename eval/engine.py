@@ -3,34 +3,33 @@
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from eval.answers import Batch
 from eval.cells import Cell, CellKey
 from eval.client import ask
 from eval.counters import count_answers, parse_counters, require_agreement
-from eval.errors import RequestError
-from eval.result import EngineRecord
+from eval.errors import MeasurementError, RequestError, SwapRefusedError
+from eval.hotswap import SWAP_ARGS, SWAP_ENV, swap_drafter
+from eval.plan import BASELINE_ARM, Arm
+from eval.result import EngineRecord, SwapRecord
 from eval.server import VllmServer
-from eval.spec import BenchSpec, Prompt
+from eval.spec import BenchSpec, DrafterSpec, Prompt
 
 _SETTLE_S = 3.0
 """Counters are written when a step's output is processed, which may be after the last answer."""
 
 
 class Engine:
-    """One server of a measurement.
+    """One server of a measurement, whose drafter may be changed in place.
 
     Args:
         name: Of its log file and record.
         spec: The measurement.
         out_dir: Where its log goes.
-        speculative_config: vLLM's; None for the verifier alone.
-        env: Variables for this server, beside those of the spec.
-        extra_args: Flags for this server, beside those of the spec.
-        on_wait: Told the seconds waited while it starts.
+        is_swapping: Whether arms are to be changed in place; else a change starts it anew.
+        on_wait: Told the arm's name and the seconds waited while it starts.
     """
 
     def __init__(
@@ -39,49 +38,42 @@ class Engine:
         spec: BenchSpec,
         out_dir: Path,
         *,
-        speculative_config: Mapping[str, Any] | None,
-        env: Mapping[str, str] | None = None,
-        extra_args: Sequence[str] = (),
-        on_wait: Callable[[float], None] | None = None,
+        is_swapping: bool = False,
+        on_wait: Callable[[str, float], None] | None = None,
     ) -> None:
         self.name = name
+        self.records: list[EngineRecord] = []
+        """Each start of a server, in order."""
+        self.swaps: list[SwapRecord] = []
         self._spec = spec
-        self._server = VllmServer(
-            spec.server.model_copy(
-                update={
-                    "env": {**spec.server.env, **(env or {})},
-                    "extra_args": (*spec.server.extra_args, *extra_args),
-                }
-            ),
-            out_dir / "logs" / f"{name}.log",
-            speculative_config=speculative_config,
-            on_wait=on_wait,
-        )
-        self._is_running = False
-        self._version = "unknown"
+        self._out_dir = out_dir
+        self._is_swapping = is_swapping
+        self._on_wait = on_wait
+        self._server: VllmServer | None = None
+        self._arm = BASELINE_ARM
+        self._started_with: DrafterSpec | None = None
 
     @property
-    def server(self) -> VllmServer:
-        """The running server; started and warmed up by the first use."""
-        if not self._is_running:
-            self._server.start()
-            self._is_running = True
-            self._version = json.loads(self._server.fetch("/version"))["version"]
-            self._warm_up()
+    def is_running(self) -> bool:
+        """Whether a server is up."""
+        return self._server is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server's supervisor."""
+        return self._server.pid if self._server else None
+
+    def serve(self, arm: Arm) -> VllmServer:
+        """A server that serves this arm: the one that runs, changed in place, or a new one."""
+        if self._server is not None and arm != self._arm:
+            self._change(arm)
+        if self._server is None:
+            self._start(arm)
+        if self._server is None:
+            raise AssertionError("a start that returns leaves a server")
         return self._server
 
-    def record(self) -> EngineRecord | None:
-        """How it was started; None when it was never needed."""
-        if self._server.start_s is None:
-            return None
-        return EngineRecord(
-            name=self.name,
-            command=tuple(self._server.build_command()),
-            start_s=self._server.start_s,
-            vllm_version=self._version,
-        )
-
-    def measure(self, key: CellKey, prompts: Sequence[Prompt]) -> Cell:
+    def measure(self, key: CellKey, arm: Arm, prompts: Sequence[Prompt]) -> Cell:
         """Asks the prompts and returns what came back, with the server's counts over that time.
 
         Raises:
@@ -89,10 +81,10 @@ class Engine:
             RequestError: A request failed or never ended.
             MeasurementError: The server's counts and ours disagree.
         """
-        server = self.server
+        server = self.serve(arm)
         before = parse_counters(server.fetch("/metrics"), server.model)
         started = time.time()
-        batch = self.ask(prompts, key.concurrency)
+        batch = self.ask(arm, prompts, key.concurrency)
         own = count_answers(batch.answers)
         deadline = time.monotonic() + _SETTLE_S
         while True:
@@ -110,33 +102,80 @@ class Engine:
             load_average=os.getloadavg()[0],
         )
 
-    def ask(
-        self,
-        prompts: Sequence[Prompt],
-        concurrency: int,
-        extra_body: dict[str, Any] | None = None,
-    ) -> Batch:
+    def ask(self, arm: Arm, prompts: Sequence[Prompt], concurrency: int) -> Batch:
         """Asks without keeping count; a server that died is reported as such."""
+        server = self.serve(arm)
         try:
             return ask(
-                self.server.base_url,
-                self.server.model,
+                server.base_url,
+                server.model,
                 prompts,
                 self._spec.sampling,
                 concurrency=concurrency,
                 timeout_s=self._spec.request_timeout_s,
-                extra_body=extra_body,
             ).require_complete()
         except RequestError:
             time.sleep(1.0)  # a dying server refuses requests before its process is gone
-            self._server.require_alive()
+            server.require_alive()
             raise
 
     def close(self) -> None:
-        """Stops the server, if it was started."""
-        self._server.stop()
-        self._is_running = False
+        """Stops the server, if one runs."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
 
-    def _warm_up(self) -> None:
+    def _change(self, arm: Arm) -> None:
+        if self._server is None or self._started_with is None or arm.drafter is None:
+            self.close()
+            return
+        if not self._is_swapping:
+            self.close()
+            return
+        try:
+            replies = swap_drafter(self._server, self._started_with, arm.drafter)
+        except SwapRefusedError as error:
+            self.swaps.append(SwapRecord(drafter=arm.name, refused=error.message))
+            self.close()
+            return
+        self._arm = arm
+        self.swaps.append(
+            SwapRecord(
+                drafter=arm.name,
+                seconds=max(reply.seconds for reply in replies),
+                tensors_sha256=replies[0].tensors_sha256,
+                read_back=replies[0].read_back,
+            )
+        )
+
+    def _start(self, arm: Arm) -> None:
+        spec = self._spec.server
+        if self._is_swapping:
+            spec = spec.model_copy(
+                update={
+                    "env": {**spec.env, **SWAP_ENV},
+                    "extra_args": (*spec.extra_args, *SWAP_ARGS),
+                }
+            )
+        report = self._on_wait
+        server = VllmServer(
+            spec,
+            self._out_dir / "logs" / f"{self.name}.log",
+            speculative_config=arm.speculative_config,
+            on_wait=(lambda seconds: report(arm.name, seconds)) if report else None,
+        )
+        server.start()
+        self._server, self._arm, self._started_with = server, arm, arm.drafter
+        if server.start_s is None:
+            raise MeasurementError("a server that is up has a start time")
+        self.records.append(
+            EngineRecord(
+                name=self.name,
+                arm=arm.name,
+                command=tuple(server.build_command()),
+                start_s=server.start_s,
+                vllm_version=json.loads(server.fetch("/version"))["version"],
+            )
+        )
         if count := self._spec.num_warmup:
-            self.ask(self._spec.prompts[:count], max(self._spec.concurrency))
+            self.ask(arm, self._spec.prompts[:count], min(count, max(self._spec.concurrency)))

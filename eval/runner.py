@@ -14,12 +14,12 @@ from eval.assembly import Measured, build_result, is_precise
 from eval.cells import Cell, CellKey, CellStore, fingerprint_of
 from eval.device import available_bytes, engine_bytes, resolve_server
 from eval.engine import Engine
-from eval.environment import describe_environment, idle_cpu_share
+from eval.environment import SPIN_S, describe_environment, idle_cpu_share
 from eval.files import write_atomic
 from eval.lossless import judge_divergences
 from eval.plan import BASELINE_ARM, Arm, Session, block_sizes, in_turns, split_blocks
-from eval.result import BenchResult
-from eval.sessions import build_sessions, open_engine
+from eval.result import BASELINE, BenchResult
+from eval.sessions import build_sessions
 from eval.spec import BenchSpec, Frozen
 
 ProgressFn = Callable[[str, int, int], None]
@@ -43,6 +43,7 @@ def run_bench(spec: BenchSpec, out_dir: Path, progress: ProgressFn) -> BenchResu
         RequestError: A request failed or never ended.
         MeasurementError: Counts contradict each other.
     """
+    spec = spec.model_copy(update={"server": resolve_server(spec.server)})
     store = CellStore(out_dir, spec)
     finished = out_dir / RESULT_NAME
     if finished.exists():
@@ -64,6 +65,7 @@ class _Bench:
         self._progress = progress
         self._cells: list[Cell] = []
         self._engines: list[Engine] = []
+        self._last_engine: Engine | None = None
         self._stops: list[str] = []
         self._num_done = 0
         self._num_expected = 0
@@ -93,7 +95,8 @@ class _Bench:
                 idle_cost=self._idle_cost,
                 stopped_because="; ".join(dict.fromkeys(self._stops)),
                 environment=describe_environment(self._spec.server),
-                engines=tuple(r for engine in self._engines if (r := engine.record())),
+                engines=tuple(r for engine in self._engines for r in engine.records),
+                swaps=tuple(s for engine in self._engines for s in engine.swaps),
                 started_at=started_at,
                 duration_s=time.monotonic() - started,
             ),
@@ -135,7 +138,8 @@ class _Bench:
                 cell = self._store.get(key)
                 if cell is None:
                     asked = baseline if arm == BASELINE_ARM else engine
-                    cell = asked.measure(key, blocks[block])
+                    self._let_others_rest(asked)
+                    cell = asked.measure(key, arm, blocks[block])
                     self._store.put(cell)
                 cells.append(cell)
                 self._report(len(blocks[block]))
@@ -146,8 +150,20 @@ class _Bench:
             self._stops.append("all prompts were used")
         self._cells += cells
 
+    def _let_others_rest(self, next_engine: Engine) -> None:
+        """Waits until the engine that was used before is idle, if another one is used now."""
+        last, self._last_engine = self._last_engine, next_engine
+        if last is not None and last is not next_engine and last.is_running:
+            time.sleep(SPIN_S)
+
     def _open(self, stack: ExitStack, session: Session | None) -> Engine:
-        engine = open_engine(self._spec, self._out_dir, session, self._progress)
+        engine = Engine(
+            session.name if session else BASELINE,
+            self._spec,
+            self._out_dir,
+            is_swapping=session is not None and len(session.arms) > 1,
+            on_wait=lambda arm, seconds: self._progress(f"starting vLLM: {arm}", int(seconds), 0),
+        )
         stack.callback(engine.close)
         self._engines.append(engine)
         return engine
@@ -166,11 +182,11 @@ class _Bench:
     def _choose_pairing(self, baseline: Engine) -> "_Pairing":
         if self._spec.pairing != "auto":
             return _Pairing(order=self._spec.pairing)
-        server = resolve_server(self._spec.server)
+        server = self._spec.server
         available = available_bytes()
         if server.device != "cpu" or available is None or available < 2 * engine_bytes(server):
             return _Pairing(order="bracketed")
-        cost = idle_cpu_share(baseline.server.pid)
+        cost = idle_cpu_share(baseline.serve(BASELINE_ARM).pid)
         is_cheap = cost < self._spec.max_idle_cost
         return _Pairing(order="interleaved" if is_cheap else "bracketed", idle_cost=cost)
 

@@ -1,35 +1,32 @@
-"""Which arms share an engine, and how such an engine is started."""
+"""Which arms share an engine: drafters of one architecture, when they may be changed in place."""
 
-from collections.abc import Callable
-from pathlib import Path
-
-from eval.engine import Engine
-from eval.plan import Session, build_arms
+from eval.architecture import find_differences
+from eval.plan import Arm, Session, build_arms
 from eval.spec import BenchSpec
 
 
 def build_sessions(spec: BenchSpec) -> tuple[Session, ...]:
-    """One session for each K and group of arms that one engine can host."""
+    """One session for each K and group of arms that one engine can host in turn.
+
+    Raises:
+        SpecError: A drafter's folder has no readable config.json or safetensors.
+    """
     sessions: list[Session] = []
     for k in spec.k:
+        groups: list[list[Arm]] = []
         for arm in build_arms(spec, k):
-            sessions.append(Session(name=f"k{k}-{len(sessions)}", arms=(arm,)))
+            host = next((g for g in groups if spec.is_swapping and _can_join(g[0], arm)), None)
+            if host is None:
+                groups.append([arm])
+            else:
+                host.append(arm)
+        sessions += [
+            Session(name=f"k{k}-{index}", arms=tuple(group)) for index, group in enumerate(groups)
+        ]
     return tuple(sessions)
 
 
-def open_engine(
-    spec: BenchSpec,
-    out_dir: Path,
-    session: Session | None,
-    progress: Callable[[str, int, int], None],
-) -> Engine:
-    """An engine for a session, or for the verifier alone; it starts at its first use."""
-    name = session.name if session else "baseline"
-    label = session.arms[0].name if session else "verifier alone"
-    return Engine(
-        name,
-        spec,
-        out_dir,
-        speculative_config=session.arms[0].speculative_config if session else None,
-        on_wait=lambda seconds: progress(f"starting vLLM: {label}", int(seconds), 0),
-    )
+def _can_join(host: Arm, arm: Arm) -> bool:
+    if host.drafter is None or arm.drafter is None:
+        return False
+    return not find_differences(host.drafter.path, arm.drafter.path)
