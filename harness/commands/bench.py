@@ -1,0 +1,145 @@
+"""`harness bench`: acceptance length and decode speedup in vLLM, as one run of the store."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eval.result import ALL, BenchResult, BenchRow, Interval
+from harness.commands.benching import bench_drafters
+from harness.config.bench import BenchConfig
+from harness.config.load import load_config
+from harness.errors import ConfigError
+from harness.render import log, progress, show_json, show_table, show_text, warn
+from harness.settings import load_settings
+from harness.tracking import names
+from harness.tracking.store import open_store
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_LOSSLESS_EXIT = 4
+
+
+_Drafters = Annotated[
+    list[str] | None,
+    typer.Option(help="PATH, run:<id>[@<epoch>], models:/<name>@<alias> or hf:<org>/<repo>."),
+]
+_Verifier = Annotated[
+    str | None, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
+]
+_Prompts = Annotated[str | None, typer.Option(help="JSONL: id, category and prompt (or turns).")]
+_K = Annotated[str | None, typer.Option(help="Tokens proposed per draft: 3 or 1,2,3,5.")]
+_Concurrency = Annotated[str | None, typer.Option(help="Requests under way at once: 1 or 1,8,32.")]
+_Set = Annotated[list[str] | None, typer.Option("--set", help="A key of the YAML: max_tokens=64.")]
+_NoSwap = Annotated[bool, typer.Option("--no-swap", help="A fresh engine for every drafter.")]
+_Json = Annotated[bool, typer.Option("--json", help="The result document on stdout.")]
+
+
+@app.command()
+def bench(
+    *,
+    config: Annotated[Path | None, typer.Argument(help="bench.yaml; flags win over it.")] = None,
+    drafter: _Drafters = None,
+    verifier: _Verifier = None,
+    prompts: _Prompts = None,
+    k: _K = None,
+    concurrency: _Concurrency = None,
+    overrides: _Set = None,
+    no_swap: _NoSwap = False,
+    as_json: _Json = False,
+) -> None:
+    """Measures drafters in vLLM against their verifier alone, with intervals."""
+    settings = load_settings()
+    resolved = load_config(
+        BenchConfig,
+        config,
+        overrides or (),
+        drafters=drafter or None,
+        verifier=verifier,
+        prompts=prompts,
+        k=_numbers("--k", k),
+        concurrency=_numbers("--concurrency", concurrency),
+        is_swapping=False if no_swap else None,
+    )
+    with progress() as report:
+        measured = bench_drafters(resolved, settings, open_store(settings), report)
+    log(f"run {measured.run_id}; result {measured.result_path}")
+    if as_json:
+        show_json(measured.result)
+    else:
+        show_result(measured.result)
+    if any(row.lossless and row.lossless.is_broken for row in measured.result.pooled()):
+        raise typer.Exit(_LOSSLESS_EXIT)
+
+
+def show_result(result: BenchResult) -> None:
+    """Tables of a result, each row explained by a line below."""
+    spec = result.spec
+    show_table(
+        f"{len(spec.prompts)} prompts, {spec.sampling.max_tokens} tokens at most, "
+        f"{spec.confidence:.0%} intervals by prompt, {result.pairing}",
+        ("drafter", "K", "conc.", "acceptance length", "decode speedup", "TPOT ms", "equal text"),
+        [_row(row) for row in result.pooled()],
+    )
+    by_category = [row for row in result.results if row.category != ALL]
+    if by_category:
+        show_table(
+            "by category",
+            ("drafter", "K", "conc.", "category", "prompts", "acceptance length", "decode speedup"),
+            [_category_row(row) for row in by_category],
+        )
+    for row in result.pooled():
+        name = names.short_reference(row.drafter)
+        rates = ", ".join(f"{rate:.3f}" for rate in row.acceptance_rate_at)
+        show_text(f"{name} K={row.k} c={row.concurrency}: {row.why or 'nothing was drafted'}")
+        show_text(f"  accepted at position 1..{row.k}: {rates or '-'}")
+        for flag in row.flags:
+            warn(f"{name} K={row.k} c={row.concurrency}: {flag}")
+    if len(spec.k) > 1:
+        for concurrency, row in result.best_k().items():
+            name = names.short_reference(row.drafter)
+            show_text(f"fastest at concurrency {concurrency}: {name} with K={row.k}")
+
+
+def interval_text(interval: Interval | None) -> str | None:
+    """`2.03 [1.91, 2.16]`; None stays None."""
+    if interval is None:
+        return None
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:.3f}"
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _row(row: BenchRow) -> tuple[object, ...]:
+    tpot = f"{row.baseline_tpot_ms.value:.1f} -> {row.tpot_ms.value:.1f}"
+    equal = f"{row.lossless.num_equal}/{row.lossless.num_compared}" if row.lossless else None
+    return (
+        names.short_reference(row.drafter),
+        row.k,
+        row.concurrency,
+        interval_text(row.acceptance_length),
+        interval_text(row.decode_speedup),
+        tpot,
+        equal,
+    )
+
+
+def _category_row(row: BenchRow) -> tuple[object, ...]:
+    return (
+        names.short_reference(row.drafter),
+        row.k,
+        row.concurrency,
+        row.category,
+        row.num_prompts,
+        interval_text(row.acceptance_length),
+        interval_text(row.decode_speedup),
+    )
+
+
+def _numbers(flag: str, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{flag}: expected numbers such as 1,2,3, found {text!r}") from error

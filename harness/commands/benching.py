@@ -1,0 +1,201 @@
+"""A measurement as a run of the store: references resolved and checked, result logged.
+
+The one function of `harness bench` that others call: the demo, sweeps, promotions.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from eval.cells import fingerprint_of
+from eval.device import resolve_server
+from eval.prompts import digest_prompts, load_prompts, pick_prompts
+from eval.result import BenchResult
+from eval.runner import RESULT_NAME, run_bench
+from eval.spec import BenchSpec, DrafterSpec, Prompt, Sampling, ServerSpec
+from harness.config.bench import BenchConfig
+from harness.config.load import Frozen, dump_yaml, flatten
+from harness.drafter.checks import require_sound
+from harness.drafter.drafter import Drafter
+from harness.drafter.provenance import code_state
+from harness.drafter.verifier import Verifier, verifier_digest
+from harness.errors import ConfigError
+from harness.render import ProgressFn
+from harness.settings import Settings
+from harness.tracking import names
+from harness.tracking.measurements import log_bench_result
+from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
+from harness.tracking.run import Run
+from harness.tracking.store import Store
+
+DEFAULT_PROMPTS = Path("experiments/smollm2-135m/prompts/eval.jsonl")
+_TAG_FINGERPRINT = "bench.fingerprint"
+_LOGGED = "run_id.txt"
+
+
+class BenchRun(Frozen):
+    """A finished measurement and where it is kept."""
+
+    run_id: str
+    out_dir: Path
+    result: BenchResult
+
+    @property
+    def result_path(self) -> Path:
+        """The result document on disk."""
+        return self.out_dir / RESULT_NAME
+
+
+def bench_drafters(
+    config: BenchConfig,
+    settings: Settings,
+    store: Store,
+    progress: ProgressFn,
+    *,
+    is_reusing: bool = False,
+) -> BenchRun:
+    """Measures the drafters of a config and logs the result as one bench run.
+
+    An interrupted measurement of the same drafters, prompts and settings is taken up again.
+
+    Args:
+        config: What to measure; at least one drafter or proposer.
+        settings: Where verifiers, work folders and the store are.
+        store: The open store.
+        progress: Told how far it is.
+        is_reusing: Return the logged result of an equal measurement, if there is one.
+
+    Raises:
+        ConfigError: A reference, prompt file or setting makes no sense.
+        CheckError: A drafter is not sound, or its files were changed after they were recorded.
+        EvalError: The measurement failed; the run says why.
+    """
+    resolved = [resolve_drafter(reference, settings, store) for reference in config.drafters]
+    verifier = Verifier.load(_verifier_reference(config, resolved, store), settings)
+    for drafter in resolved:
+        require_sound(drafter.path, verifier, deep=True)
+    drafters = tuple(
+        DrafterSpec(name=d.reference, path=d.path, digest=require_unchanged(d, store))
+        for d in resolved
+    )
+    spec = _build_spec(config, drafters, verifier, _load_prompts(config, settings))
+    out_dir = _work_dir(settings.bench_dir, fingerprint_of(spec), is_reusing=is_reusing)
+    if (out_dir / _LOGGED).exists():
+        run_id = (out_dir / _LOGGED).read_text()
+        return BenchRun(
+            run_id=run_id, out_dir=out_dir, result=BenchResult.load(out_dir / RESULT_NAME)
+        )
+    with store.start_run(
+        names.KIND_BENCH,
+        config.name or _run_name(config, verifier),
+        experiment=names.EXPERIMENT_BENCH,
+        tags={
+            names.TAG_VERIFIER: verifier.reference,
+            names.TAG_VERIFIER_DIGEST: verifier_digest(verifier, settings.cache_dir),
+            names.TAG_PROMPTS_DIGEST: digest_prompts(spec.prompts),
+            names.TAG_CODE_COMMIT: code_state().commit or "unknown",
+            _TAG_FINGERPRINT: fingerprint_of(spec),
+        },
+    ) as run:
+        run.log_params(flatten(config.model_dump(mode="json")))
+        run.log_text("bench.yaml", dump_yaml(config))
+        try:
+            result = run_bench(spec, out_dir, progress)
+        finally:
+            _log_server_logs(run, out_dir)
+        log_bench_result(run, store, result, _model_ids(resolved))
+        frame = out_dir / "samples.parquet"
+        result.to_frame().to_parquet(frame)
+        run.log_file(frame, "bench")
+    (out_dir / _LOGGED).write_text(run.run_id)
+    return BenchRun(run_id=run.run_id, out_dir=out_dir, result=result)
+
+
+def _build_spec(
+    config: BenchConfig,
+    drafters: tuple[DrafterSpec, ...],
+    verifier: Verifier,
+    prompts: tuple[Prompt, ...],
+) -> BenchSpec:
+    options = config.server.model_dump()
+    if "max_num_seqs" not in config.server.model_fields_set:
+        options["max_num_seqs"] = max(config.concurrency)
+    if config.server.max_model_len is None and verifier.max_position_embeddings:
+        options["max_model_len"] = min(verifier.max_position_embeddings, _DEFAULT_MODEL_LEN)
+    try:
+        return BenchSpec(
+            server=resolve_server(ServerSpec(verifier=verifier.path, **options)),
+            drafters=drafters,
+            proposers=config.proposers,
+            prompts=prompts,
+            prompts_name=config.prompts or str(DEFAULT_PROMPTS),
+            sampling=Sampling(
+                temperature=config.temperature,
+                max_tokens=config.max_tokens,
+                seed=config.seed,
+                ignore_eos=config.ignore_eos,
+            ),
+            **{name: getattr(config, name) for name in _COPIED},
+        )
+    except ValidationError as error:
+        problems = "; ".join(problem["msg"] for problem in error.errors())
+        raise ConfigError(f"this cannot be measured: {problems}") from error
+
+
+_DEFAULT_MODEL_LEN = 2048
+_COPIED = (
+    "k", "concurrency", "num_warmup", "request_timeout_s", "pairing", "max_idle_cost", "block_size",
+    "precision", "is_swapping", "confidence", "num_resamples", "tie_gap", "max_drift",
+)  # fmt: skip
+
+
+def _load_prompts(config: BenchConfig, settings: Settings) -> tuple[Prompt, ...]:
+    path = Path(config.prompts) if config.prompts else settings.root_dir / DEFAULT_PROMPTS
+    prompts = load_prompts(path)
+    return pick_prompts(prompts, config.num_prompts) if config.num_prompts else prompts
+
+
+def _verifier_reference(
+    config: BenchConfig, resolved: Sequence[ResolvedDrafter], store: Store
+) -> str:
+    if config.verifier:
+        return config.verifier
+    for drafter in resolved:
+        if drafter.run_id:
+            reference = store.get_run(drafter.run_id).tags.get(names.TAG_VERIFIER)
+            if reference:
+                return reference
+    named = {Drafter.load(drafter.path).verifier_name for drafter in resolved} - {None}
+    shown = f"; the drafter was trained for {', '.join(map(str, named))}" if named else ""
+    raise ConfigError(
+        f"expected a verifier, found none given and none recorded{shown}",
+        "say --verifier with a folder, package:<distribution> or hf:<org>/<repo>",
+    )
+
+
+def _work_dir(bench_dir: Path, fingerprint: str, *, is_reusing: bool) -> Path:
+    """The folder of the unfinished measurement of this kind, else of a new one."""
+    number = 1
+    while True:
+        folder = bench_dir / f"{fingerprint[:16]}-{number}"
+        if is_reusing or not (folder / _LOGGED).exists():
+            return folder
+        number += 1
+
+
+def _run_name(config: BenchConfig, verifier: Verifier) -> str:
+    k = "k" + "-".join(map(str, config.k))
+    concurrency = "c" + "-".join(map(str, config.concurrency))
+    return names.base_run_name(
+        names.KIND_BENCH, [names.short_reference(verifier.reference), k, concurrency]
+    )
+
+
+def _model_ids(resolved: Sequence[ResolvedDrafter]) -> dict[str, str]:
+    return {d.reference: d.model_id for d in resolved if d.model_id}
+
+
+def _log_server_logs(run: Run, out_dir: Path) -> None:
+    for path in sorted((out_dir / "logs").glob("*.log")):
+        run.log_file(path, "logs")

@@ -1,0 +1,56 @@
+"""What `harness bench` measures: `bench.yaml`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from eval.spec import Proposer, ServerOptions
+from harness.config.load import Frozen
+
+
+class BenchConfig(Frozen):
+    """Drafters against their verifier alone, in vLLM, on the same prompts and machine."""
+
+    schema_version: Literal[1] = 1
+    name: str | None = None
+    """Of the run; None: made from verifier, K and concurrency."""
+    drafters: tuple[str, ...] = ()
+    """References, as `--drafter` takes them."""
+    proposers: tuple[Proposer, ...] = ()
+    """Other speculation to compare with: a name and any vLLM speculative config."""
+    verifier: str | None = None
+    """Reference; None: the verifier of the run that trained the first drafter."""
+    prompts: str | None = None
+    """JSONL file; None: the evaluation prompts of our own."""
+    num_prompts: int | None = Field(default=None, ge=1)
+    """Prompts to use, taken evenly over categories; None: all."""
+    k: tuple[Annotated[int, Field(ge=1, le=32)], ...] = Field(default=(3,), min_length=1)
+    """num_speculative_tokens: tokens proposed per draft."""
+    concurrency: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1,), min_length=1)
+    """Requests under way at once."""
+    max_tokens: int = Field(default=64, ge=2)
+    """Answer tokens per turn at most."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    seed: int = 0
+    ignore_eos: bool = False
+    num_warmup: int = Field(default=2, ge=0)
+    """Requests after each server start that are in no figure."""
+    request_timeout_s: float = Field(default=600.0, gt=0.0)
+    pairing: Literal["auto", "interleaved", "bracketed"] = "auto"
+    """Interleaved: both engines side by side, blocks in turn. Bracketed: baseline before and after.
+    Auto: interleaved on a cpu where both fit and an idle engine costs little, else bracketed."""
+    max_idle_cost: float = Field(default=0.02, gt=0.0)
+    """Share of the CPU time that an idle engine may take for `auto` to interleave."""
+    block_size: int = Field(default=8, ge=1)
+    """Prompts measured in one go."""
+    precision: float | None = Field(default=None, gt=0.0)
+    """Stop when the relative half widths of speedup and acceptance length are below."""
+    is_swapping: bool = True
+    """Change drafters of one architecture inside one engine."""
+    confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
+    num_resamples: int = Field(default=2000, ge=100)
+    tie_gap: float = Field(default=0.05, ge=0.0)
+    """Nats between two tokens below which a greedy answer may go either way."""
+    max_drift: float = Field(default=0.10, gt=0.0)
+    """Relative change of the baseline's TPOT above which rows are flagged."""
+    server: ServerOptions = ServerOptions()
