@@ -145,9 +145,12 @@ def short_reference(reference: str) -> str:
 
 def start_tags(kind: str, harness_version: str, owner: Owner) -> dict[str, str]:
     """What every run carries from its first moment: what it is, and whose process it is."""
+    return {TAG_KIND: kind, TAG_VERSION: harness_version, **owner_tags(owner)}
+
+
+def owner_tags(owner: Owner) -> dict[str, str]:
+    """Whose process a run is, and that it lives."""
     return {
-        TAG_KIND: kind,
-        TAG_VERSION: harness_version,
         TAG_HOST: owner.host,
         TAG_BOOT_ID: owner.boot_id,
         TAG_PID: str(owner.pid),

@@ -59,6 +59,12 @@ class Store(Protocol):
     ) -> Run:
         """Starts a run named `<name> #<n>`, n counting runs of that name in the experiment."""
 
+    def attach_run(self, run_id: str) -> Run:
+        """A handle on a run of another process or an earlier one; changes nothing by itself."""
+
+    def resume_run(self, run_id: str) -> Run:
+        """Makes a run RUNNING again, with this process as its owner."""
+
     def get_run(self, run_id: str) -> RunSummary:
         """One run; an unknown id is a ConfigError."""
 

@@ -73,6 +73,19 @@ class MlflowStore:
         run = self._client.create_run(experiment_id, tags=marks, run_name=full_name)
         return Run(MlflowWriter(self._client), run.info.run_id, full_name, self._settings.root_dir)
 
+    def attach_run(self, run_id: str) -> Run:
+        """See `Store.attach_run`."""
+        run = self.get_run(run_id)
+        return Run(MlflowWriter(self._client), run_id, run.name, self._settings.root_dir)
+
+    @translated
+    def resume_run(self, run_id: str) -> Run:
+        """See `Store.resume_run`."""
+        run = self.attach_run(run_id)
+        run.set_tags(names.owner_tags(current_owner()))
+        self._client.update_run(run_id, status=str(RunStatus.RUNNING))
+        return run
+
     def get_run(self, run_id: str) -> RunSummary:
         """See `Store.get_run`."""
         try:

@@ -1,0 +1,69 @@
+"""Closes runs that nobody works on: RUNNING in the store, their process gone."""
+
+from typing import Literal
+
+from harness.config.load import Frozen
+from harness.tracking import names
+from harness.tracking.owner import Owner, is_alive
+from harness.tracking.records import RunStatus, RunSummary
+from harness.tracking.store import Store
+
+Verdict = Literal["alive", "gone", "elsewhere", "unknown"]
+
+
+class OpenRun(Frozen):
+    """A run that is RUNNING, and what is known of the process it belongs to."""
+
+    run_id: str
+    name: str
+    verdict: Verdict
+    """elsewhere: on another host, which only `doctor` there can ask; unknown: not ours."""
+    owner: str
+    heartbeat: str | None
+
+
+def open_runs(store: Store) -> tuple[OpenRun, ...]:
+    """All RUNNING runs, newest first."""
+    return tuple(_judge(run) for run in store.find_runs(status=RunStatus.RUNNING))
+
+
+def reap(store: Store) -> tuple[OpenRun, ...]:
+    """Marks the runs whose process is gone KILLED, and returns them."""
+    gone = tuple(run for run in open_runs(store) if run.verdict == "gone")
+    for run in gone:
+        reason = f"its process ({run.owner}) ended without closing it"
+        store.attach_run(run.run_id).finish(RunStatus.KILLED, reason=reason)
+    return gone
+
+
+def _judge(run: RunSummary) -> OpenRun:
+    owner = owner_of(run)
+    spoken = f"pid {owner.pid} on {owner.host}" if owner else "no owner recorded"
+    return OpenRun(
+        run_id=run.run_id,
+        name=run.name,
+        verdict=_verdict(owner) if owner else "unknown",
+        owner=spoken,
+        heartbeat=run.tags.get(names.TAG_HEARTBEAT),
+    )
+
+
+def _verdict(owner: Owner) -> Verdict:
+    alive = is_alive(owner)
+    if alive is None:
+        return "elsewhere"
+    return "alive" if alive else "gone"
+
+
+def owner_of(run: RunSummary) -> Owner | None:
+    """The process that a run's tags name; None for a run that harness did not start."""
+    tags = run.tags
+    pid = tags.get(names.TAG_PID, "")
+    if names.TAG_HOST not in tags or not pid.isdecimal():
+        return None
+    return Owner(
+        host=tags[names.TAG_HOST],
+        boot_id=tags.get(names.TAG_BOOT_ID, ""),
+        pid=int(pid),
+        started=tags.get(names.TAG_PROCESS_START, ""),
+    )
