@@ -73,10 +73,14 @@ def require_sound(
     report = check_drafter(path, verifier, parent, deep=deep, purpose=purpose)
     errors = report.of_severity("error")
     if errors:
-        lines = [f"{path} is not sound: {len(errors)} error(s)"]
-        lines += [_line(finding) for finding in errors]
-        raise CheckError("\n".join(lines), errors[0].fix)
+        raise CheckError(error_lines(path, errors), errors[0].fix)
     return report
+
+
+def error_lines(path: Path, errors: tuple[Finding, ...]) -> str:
+    """A refusal in words: how many errors, and one line for each."""
+    lines = [f"{path} is not sound: {len(errors)} error(s)"]
+    return "\n".join(lines + [_line(finding) for finding in errors])
 
 
 def _check_headers(

@@ -58,7 +58,7 @@ def convert_drafter(
     """
     require_sound(path, None, purpose="finetune")
     drafter = Drafter.load(path)
-    _require_convertible(drafter)
+    require_convertible(drafter)
     key_map = map_keys(drafter.tensors)
     if to == "flat":
         config = flat_config(drafter)
@@ -166,7 +166,8 @@ def _shared_config(drafter: Drafter) -> dict[str, Any]:
     return shared
 
 
-def _require_convertible(drafter: Drafter) -> None:
+def require_convertible(drafter: Drafter) -> None:
+    """Raises a ConfigError for a drafter that has no speculators form."""
     kind = drafter.config.get("speculators_model_type", "eagle3")
     is_known = drafter.model_type in _ARCHITECTURES and kind == "eagle3"
     if drafter.format == "mla" or not is_known or drafter.is_quantised:

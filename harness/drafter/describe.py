@@ -4,6 +4,7 @@ from typing import Any
 
 from harness.config.load import Frozen, flatten
 from harness.drafter.drafter import Drafter, drafter_digest
+from harness.drafter.keys import plain_name
 
 DIGEST_BELOW_BYTES = 128 << 20
 """Up to this size hashing takes well below a second, so the digest is shown unasked."""
@@ -74,7 +75,7 @@ def describe(
 
 
 def compare(left: Description, right: Description) -> Comparison:
-    """Facts, tensors and digest that differ, by name; tensor names are compared as stored."""
+    """Facts, tensors and digest that differ, by name; tensors by their plain names."""
     pairs = [("digest", left.digest, right.digest)]
     pairs += _pairs(flatten(left.facts), flatten(right.facts))
     pairs += _pairs(_spelled(left), _spelled(right))
@@ -87,4 +88,4 @@ def _pairs(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, Any, 
 
 
 def _spelled(description: Description) -> dict[str, str]:
-    return {t.name: f"{t.dtype} {list(t.shape)}" for t in description.tensors}
+    return {plain_name(t.name): f"{t.dtype} {list(t.shape)}" for t in description.tensors}

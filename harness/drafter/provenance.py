@@ -33,7 +33,8 @@ _SECRET = re.compile(r"(token|secret|passw|api[-_]?key|credential|auth)", re.IGN
 _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
 VocabPolicy = Literal["fresh", "keep", "rebuild"]
-TensorAction = Literal["loaded", "remapped", "rebuilt", "fresh", "dropped"]
+TensorAction = Literal["loaded", "remapped", "rebuilt", "fresh", "shared", "dropped"]
+"""As is; under another name; made from parent and verifier; drawn anew; the verifier's; unused."""
 
 
 class CodeState(Frozen):

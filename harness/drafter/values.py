@@ -76,3 +76,12 @@ def as_float32(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
     if dtype == "BF16":
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values.astype(np.float32)
+
+
+def from_float32(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
+    """Float32 as it is stored: BF16 bits are rounded to nearest even, the rest is cast."""
+    if dtype == "BF16":
+        bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+        odd = (bits >> np.uint32(16)) & np.uint32(1)
+        return ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype(np.uint16)
+    return values.astype(_NUMPY[dtype])
