@@ -57,6 +57,7 @@ def build_row(
     emitted = emitted_acceptance_length(samples, bootstrap)
     cost = emitted.value / speedup.value if emitted else None
     counts = sum_counts(samples)
+    has_drafts = counts.num_drafts > 0
     return BenchRow(
         drafter=samples[0].arm,
         digest=digest,
@@ -70,18 +71,13 @@ def build_row(
         acceptance_length_by_prompt=_length_by_prompt(samples, bootstrap),
         acceptance_length_emitted=emitted,
         acceptance_rate=_acceptance_rate(samples, bootstrap),
-        acceptance_rate_at=counts.acceptance_rate_at if counts.num_drafts else (),
-        conditional_acceptance_rate_at=(
-            counts.conditional_acceptance_rate_at if counts.num_drafts else ()
-        ),
+        acceptance_rate_at=counts.acceptance_rate_at if has_drafts else (),
+        conditional_acceptance_rate_at=counts.conditional_acceptance_rate_at if has_drafts else (),
         decode_speedup=speedup,
         decode_speedup_by_prompt=bootstrap.geometric_mean_ratio(
             [_tpot(base) for base, _ in pairs], [_tpot(sample) for _, sample in pairs]
         ),
-        throughput_ratio=bootstrap.ratio_of_ratios(
-            ([s.num_tokens for _, s in pairs], [s.latency_s for _, s in pairs]),
-            ([b.num_tokens for b, _ in pairs], [b.latency_s for b, _ in pairs]),
-        ),
+        throughput_ratio=throughput_ratio(pairs, bootstrap),
         tpot_ms=tpot_ms([sample for _, sample in pairs], bootstrap),
         baseline_tpot_ms=tpot_ms([base for base, _ in pairs], bootstrap),
         ttft_ms=ttft_ms(samples, bootstrap),
@@ -121,6 +117,17 @@ def decode_speedup(pairs: Pairs, bootstrap: Bootstrap) -> Interval:
     return bootstrap.ratio_of_ratios(
         ([b.decode_s for b, _ in pairs], [b.num_decode_tokens for b, _ in pairs]),
         ([s.decode_s for _, s in pairs], [s.num_decode_tokens for _, s in pairs]),
+    )
+
+
+def throughput_ratio(pairs: Pairs, bootstrap: Bootstrap) -> Interval:
+    """Tokens per second of request time, prefill included, over the baseline's.
+
+    With a fixed number of requests under way this is the ratio of throughputs (Little's law).
+    """
+    return bootstrap.ratio_of_ratios(
+        ([s.num_tokens for _, s in pairs], [s.latency_s for _, s in pairs]),
+        ([b.num_tokens for b, _ in pairs], [b.latency_s for b, _ in pairs]),
     )
 
 

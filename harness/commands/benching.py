@@ -86,17 +86,12 @@ def bench_drafters(
         return BenchRun(
             run_id=run_id, out_dir=out_dir, result=BenchResult.load(out_dir / RESULT_NAME)
         )
+    digest = verifier_digest(verifier, settings.cache_dir)
     with store.start_run(
         names.KIND_BENCH,
         config.name or _run_name(config, verifier),
         experiment=names.EXPERIMENT_BENCH,
-        tags={
-            names.TAG_VERIFIER: verifier.reference,
-            names.TAG_VERIFIER_DIGEST: verifier_digest(verifier, settings.cache_dir),
-            names.TAG_PROMPTS_DIGEST: digest_prompts(spec.prompts),
-            names.TAG_CODE_COMMIT: code_state().commit or "unknown",
-            _TAG_FINGERPRINT: fingerprint_of(spec),
-        },
+        tags=_tags(spec, verifier.reference, digest),
     ) as run:
         run.log_params(flatten(config.model_dump(mode="json")))
         run.log_text("bench.yaml", dump_yaml(config))
@@ -105,9 +100,7 @@ def bench_drafters(
         finally:
             _log_server_logs(run, out_dir)
         log_bench_result(run, store, result, _model_ids(resolved))
-        frame = out_dir / "samples.parquet"
-        result.to_frame().to_parquet(frame)
-        run.log_file(frame, "bench")
+        _log_samples(run, result, out_dir)
     (out_dir / _LOGGED).write_text(run.run_id)
     return BenchRun(run_id=run.run_id, out_dir=out_dir, result=result)
 
@@ -194,6 +187,22 @@ def _run_name(config: BenchConfig, verifier: Verifier) -> str:
 
 def _model_ids(resolved: Sequence[ResolvedDrafter]) -> dict[str, str]:
     return {d.reference: d.model_id for d in resolved if d.model_id}
+
+
+def _tags(spec: BenchSpec, verifier: str, verifier_sha256: str) -> dict[str, str]:
+    return {
+        names.TAG_VERIFIER: verifier,
+        names.TAG_VERIFIER_DIGEST: verifier_sha256,
+        names.TAG_PROMPTS_DIGEST: digest_prompts(spec.prompts),
+        names.TAG_CODE_COMMIT: code_state().commit or "unknown",
+        _TAG_FINGERPRINT: fingerprint_of(spec),
+    }
+
+
+def _log_samples(run: Run, result: BenchResult, out_dir: Path) -> None:
+    frame = out_dir / "samples.parquet"
+    result.to_frame().to_parquet(frame)
+    run.log_file(frame, "bench")
 
 
 def _log_server_logs(run: Run, out_dir: Path) -> None:
