@@ -1,0 +1,68 @@
+"""One job from start to end: read it, train, say what happens as JSON lines; no MLflow here."""
+
+import logging
+import os
+import warnings
+from pathlib import Path
+
+from speculators.train import trainer as speculators_trainer
+
+from harness.training.folders import adopt_interrupted
+from harness.training.messages import EXIT_CODES, Ended, TrainJob
+from harness.training.worker.assembly import build_trainer
+from harness.training.worker.machine import peak_memory_bytes
+from harness.training.worker.reporter import DivergedError, RefusedError, Reporter
+from harness.training.worker.trainer import WatchedTrainer
+
+_INTERRUPTED = "interrupted"
+
+
+def run_job(job_path: str, descriptor: int) -> int:
+    """Runs a job; the exit code says how it ended, the last message says it in words."""
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
+    job = TrainJob.model_validate_json(Path(job_path).read_bytes())
+    trainer: WatchedTrainer | None = None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        reporter = Reporter(stream, job.probe_steps)
+        watch_logs(reporter)
+        try:
+            trainer = build_trainer(job, reporter)
+            ended = train(trainer, job)
+        except DivergedError as error:
+            ended = Ended(outcome="diverged", step=0, detail=str(error))
+        except RefusedError as error:
+            ended = Ended(outcome="refused", step=0, detail=str(error))
+        except KeyboardInterrupt:
+            ended = Ended(outcome="stopped", step=0)
+        step = trainer.global_step if trainer else 0
+        memory = peak_memory_bytes()
+        reporter.say(ended.model_copy(update={"step": step, "peak_memory_bytes": memory}))
+    return EXIT_CODES[ended.outcome]
+
+
+def watch_logs(reporter: Reporter) -> None:
+    """Sends text to stderr and metrics to the parent, each of them once."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    metrics = logging.getLogger("speculators.metrics")
+    metrics.setLevel(logging.INFO)
+    metrics.propagate = False
+    metrics.addHandler(reporter)
+    warnings.filterwarnings("ignore", message=".*pin_memory.*")
+    warnings.filterwarnings("ignore", message=".*CUDA is not available.*")
+    # The parent shows progress; the trainer's own bars would only fill the log.
+    speculators_trainer.tqdm = lambda batches, **_options: batches
+
+
+def train(trainer: WatchedTrainer, job: TrainJob) -> Ended:
+    """Trains to the end or until a signal; a finetune is validated before its first step."""
+    if job.parent_weights is not None and trainer.global_step == 0:
+        trainer.val_epoch(-1)
+    trainer.run_training()
+    was_stopped = adopt_interrupted(
+        job.save_dir,
+        _INTERRUPTED,
+        epoch=trainer.running_epoch,
+        local_step=trainer.global_step - trainer.epoch_first_step,
+        step=trainer.global_step,
+    )
+    return Ended(outcome="stopped" if was_stopped else "finished", step=trainer.global_step)

@@ -1,0 +1,59 @@
+"""speculators' trainer, watched: what it validated and saved becomes messages to the parent."""
+
+from typing import Any
+
+from speculators.models.eagle3 import Eagle3DraftModel
+from speculators.train.trainer import Trainer, TrainerConfig
+from torch.utils.data import DataLoader
+
+from harness.training.folders import finish_checkpoint
+from harness.training.messages import Saved, Validation
+from harness.training.worker.reporter import Reporter, finite_metrics
+
+
+class WatchedTrainer(Trainer):  # type: ignore[misc]
+    """speculators' trainer, saying when it validated and saved."""
+
+    def __init__(
+        self,
+        model: Eagle3DraftModel,
+        config: TrainerConfig,
+        loaders: tuple[DataLoader[Any], DataLoader[Any]],
+        reporter: Reporter,
+    ) -> None:
+        super().__init__(model, config, *loaders)
+        self.config: TrainerConfig = config
+        self.reporter = reporter
+        self.running_epoch: int = self.current_epoch
+        self.epoch_first_step: int = self.global_step - self._resume_local_step
+
+    def train_epoch(self, epoch: int, **options: Any) -> None:
+        """Trains an epoch, remembering where it began for a checkpoint in its middle."""
+        self.running_epoch = epoch
+        self.epoch_first_step = self.global_step - self._resume_local_step
+        super().train_epoch(epoch, **options)
+
+    def val_epoch(self, epoch: int) -> dict[str, float] | None:
+        """Validates and says so."""
+        metrics: dict[str, float] | None = super().val_epoch(epoch)
+        found = finite_metrics(metrics or {})
+        self.reporter.say(Validation(step=self.global_step, epoch=epoch, metrics=found))
+        return metrics
+
+    def maybe_save_checkpoint(self, epoch: int | str, local_step: int = 0) -> None:
+        """Saves when due and after the last epoch; a half-written folder lacks its state file."""
+        if isinstance(epoch, int):
+            self._training_state_path(epoch).unlink(missing_ok=True)
+            if epoch == self.config.num_epochs - 1 and self.config.checkpoint_freq > 1:
+                self.config = self.config._replace(checkpoint_freq=1.0)
+        super().maybe_save_checkpoint(epoch, local_step)
+        folder = self.checkpointer.path / str(epoch)
+        if folder.is_dir():
+            finish_checkpoint(folder)
+
+    def maybe_update_best(self, epoch: int, val_metrics: dict[str, float] | None) -> None:
+        """After the trainer's own book-keeping, says that the epoch's checkpoint is whole."""
+        super().maybe_update_best(epoch, val_metrics)
+        if self._training_state_path(epoch).is_file():
+            path, found = self.checkpointer.path / str(epoch), finite_metrics(val_metrics or {})
+            self.reporter.say(Saved(epoch=epoch, step=self.global_step, path=path, metrics=found))
