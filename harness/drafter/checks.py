@@ -97,9 +97,15 @@ def _check_headers(
 def _check_tensors(
     drafter: Drafter, verifier: Verifier | None, parent: Drafter | None
 ) -> list[Finding]:
-    findings = check_values(drafter) + check_tables(drafter)
+    """Rules that follow d2t to the verifier's rows need tables that can be followed."""
+    findings = check_values(drafter)
+    tables = check_tables(drafter)
     if verifier:
-        findings += check_embedding(drafter, verifier) + check_head_rows(drafter, verifier)
+        findings += check_embedding(drafter, verifier)
+    if tables:
+        return findings + tables
+    if verifier:
+        findings += check_head_rows(drafter, verifier)
     if parent:
         findings += check_weights_against_parent(drafter, parent)
     return findings
