@@ -108,10 +108,11 @@ def _set_decoder(**values: object) -> Change:
     return lambda config: decoder(config).update(values)
 
 
-def _unset(name: str) -> Change:
+def _unset(*names: str) -> Change:
     def change(config: dict[str, Any]) -> None:
-        config.pop(name, None)
-        decoder(config).pop(name, None)
+        for name in names:
+            config.pop(name, None)
+            decoder(config).pop(name, None)
 
     return change
 
@@ -149,61 +150,67 @@ def _nan(tensors: dict[str, Any]) -> None:
 
 
 DOWN, GATE = "layers.0.mlp.down_proj.weight", "layers.0.mlp.gate_proj.weight"
-HEAD, FC = "lm_head.weight", "fc.weight"
+HEAD, FC, EMBED = "lm_head.weight", "fc.weight", "embed_tokens.weight"
+BIAS, AUX_KEY = "layers.0.self_attn.q_proj.bias", "eagle_aux_hidden_state_layer_ids"
+INITIAL = np.random.default_rng(0).normal(0, 0.02, (96, 64)).astype(np.float32)
 
 
 class Corruption(NamedTuple):
     """How a healthy drafter is broken, and what must be said of it."""
 
     rule: str
-    severity: str
     note: str
     config: Change | None
     tensors: Change | None
+    severity: str = "error"
 
 
 CORRUPTIONS = [
-    Corruption("S1", "error", "head_dim halved", _set_decoder(head_dim=8), None),
-    Corruption("S1", "error", "head_dim larger than trained", _set_decoder(head_dim=64), None),
-    Corruption("S2", "error", "MLP cut", _set_decoder(intermediate_size=64), None),
-    Corruption("S3", "error", "fc missing", None, _drop(FC)),
-    Corruption("S3", "error", "down_proj missing", None, _drop(DOWN)),
-    Corruption("S3", "error", "norm missing", None, _drop("norm.weight")),
-    Corruption("S4", "error", "d2t missing", None, _drop("d2t")),
-    Corruption("S4", "error", "d2t never filled", None, _put(d2t=np.zeros(DRAFT_VOCAB, np.int64))),
-    Corruption("S5", "error", "lm_head missing", None, _drop(HEAD)),
-    Corruption("S6", "error", "absolute ids", None, _absolute),
-    Corruption("S6", "error", "arange", None, _put(d2t=np.arange(DRAFT_VOCAB))),
-    Corruption("S6", "error", "out of range", None, lambda t: t["d2t"].__setitem__(-1, 10**6)),
-    Corruption("S6", "error", "rolled", None, lambda t: t.update(d2t=np.roll(t["d2t"], 1))),
-    Corruption("S6", "error", "t2d of another map", None, lambda t: t.update(t2d=~t["t2d"])),
-    Corruption("S7", "error", "rows rolled", None, _roll_head),
-    Corruption("S7", "error", "new map, old head", None, _new_map),
-    Corruption("S8", "error", "random embedding", None, _put(**{"embed_tokens.weight": noise("z", 512, 64)})),
-    Corruption("S9", "error", "no embedding of another width", None, None),
-    Corruption("S11", "error", "input_norm dropped", _set(norm_before_fc=False), None),
-    Corruption("S12", "error", "fc_norm missing", _set(norm_before_fc=False, fc_norm=True),
-     _drop("input_norm.weight")),
-    Corruption("S13", "warning", "no ids", _unset("eagle_aux_hidden_state_layer_ids"), None),
-    Corruption("S14", "error", "too deep", _set(eagle_aux_hidden_state_layer_ids=[2, 15, 31]), None),
-    Corruption("S14", "warning", "zero-based", _set(eagle_aux_hidden_state_layer_ids=[1, 14, 26]), None),
-    Corruption("S15", "error", "unsorted", _set(eagle_aux_hidden_state_layer_ids=[15, 2, 27]), None),
-    Corruption("S16", "error", "four ids", _set(eagle_aux_hidden_state_layer_ids=[2, 9, 15, 27]), None),
-    Corruption("S16", "error", "four states", None, _put(**{FC: noise("w", 64, 256)})),
-    Corruption("S17", "error", "bias", None, _put(**{"layers.0.self_attn.q_proj.bias": noise("b", 64)})),
-    Corruption("S18", "warning", "no rope", lambda c: [_unset("rope_theta")(c),
-                                             _unset("rope_parameters")(c)], None),
-    Corruption("S20", "warning", "window lost", _set_decoder(layer_types=["sliding_attention"]), None),
-    Corruption("S21", "error", "another vocabulary", _set_decoder(vocab_size=511), None),
-    Corruption("non-finite", "error", "NaN", None, _nan),
-    Corruption("constant", "error", "zeros", None, _put(**{DOWN: np.zeros((64, 96), np.float32)})),
-    Corruption("fresh", "warning", "drawn anew", None, _put(**{
-        GATE: np.random.default_rng(0).normal(0, 0.02, (96, 64)).astype(np.float32)})),
-    Corruption("unexpected", "error", "verifier_norm", None,
-               _put(**{"verifier_norm.weight": noise("v", 64)})),
-    Corruption("shape", "error", "head too short", None,
-     lambda t: t.update({HEAD: t[HEAD][:-1]})),
-]  # fmt: skip
+    Corruption("S1", "head_dim halved", _set_decoder(head_dim=8), None),
+    Corruption("S1", "head_dim larger than trained", _set_decoder(head_dim=64), None),
+    Corruption("S2", "MLP cut", _set_decoder(intermediate_size=64), None),
+    Corruption("S3", "fc missing", None, _drop(FC)),
+    Corruption("S3", "down_proj missing", None, _drop(DOWN)),
+    Corruption("S3", "norm missing", None, _drop("norm.weight")),
+    Corruption("S4", "d2t missing", None, _drop("d2t")),
+    Corruption("S4", "d2t never filled", None, _put(d2t=np.zeros(DRAFT_VOCAB, np.int64))),
+    Corruption("S5", "lm_head missing", None, _drop(HEAD)),
+    Corruption("S6", "absolute ids", None, _absolute),
+    Corruption("S6", "arange", None, _put(d2t=np.arange(DRAFT_VOCAB))),
+    Corruption("S6", "out of range", None, lambda t: t["d2t"].__setitem__(-1, 10**6)),
+    Corruption("S6", "rolled", None, lambda t: t.update(d2t=np.roll(t["d2t"], 1))),
+    Corruption("S6", "t2d of another map", None, lambda t: t.update(t2d=~t["t2d"])),
+    Corruption("S7", "rows rolled", None, _roll_head),
+    Corruption("S7", "new map, old head", None, _new_map),
+    Corruption("S8", "random embedding", None, _put(**{EMBED: noise("z", 512, 64)})),
+    Corruption("S9", "no embedding of another width", None, None),
+    Corruption("S11", "input_norm dropped", _set(norm_before_fc=False), None),
+    Corruption(
+        "S12",
+        "fc_norm missing",
+        _set(norm_before_fc=False, fc_norm=True),
+        _drop("input_norm.weight"),
+    ),
+    Corruption("S13", "no ids", _unset(AUX_KEY), None, "warning"),
+    Corruption("S14", "too deep", _set(**{AUX_KEY: [2, 15, 31]}), None),
+    Corruption("S14", "zero-based", _set(**{AUX_KEY: [1, 14, 26]}), None, "warning"),
+    Corruption("S15", "unsorted", _set(**{AUX_KEY: [15, 2, 27]}), None),
+    Corruption("S16", "four ids", _set(**{AUX_KEY: [2, 9, 15, 27]}), None),
+    Corruption("S16", "four states", None, _put(**{FC: noise("w", 64, 256)})),
+    Corruption("S17", "bias", None, _put(**{BIAS: noise("b", 64)})),
+    Corruption("S18", "no rope", _unset("rope_theta", "rope_parameters"), None, "warning"),
+    Corruption(
+        "S20", "window lost", _set_decoder(layer_types=["sliding_attention"]), None, "warning"
+    ),
+    Corruption("S21", "another vocabulary", _set_decoder(vocab_size=511), None),
+    Corruption("non-finite", "NaN", None, _nan),
+    Corruption("constant", "zeros", None, _put(**{DOWN: np.zeros((64, 96), np.float32)})),
+    Corruption("fresh", "drawn anew", None, _put(**{GATE: INITIAL}), "warning"),
+    Corruption(
+        "unexpected", "verifier_norm", None, _put(**{"verifier_norm.weight": noise("v", 64)})
+    ),
+    Corruption("shape", "head too short", None, lambda t: t.update({HEAD: t[HEAD][:-1]})),
+]
 
 
 @pytest.mark.parametrize("form", ["nested", "flat"])
