@@ -1,6 +1,7 @@
 """A Store in memory, held to the same contract as the one over MLflow."""
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -35,7 +36,7 @@ class MemoryStore:
         self.artifacts: dict[tuple[str, str], str] = {}
         self.models: dict[str, Checkpoint] = {}
         self.manifests: dict[str, FolderDigest] = {}
-        self._clock = count(1_000_000)
+        self._clock = count(int(time.time() * 1000))
         self._ids = count(1)
 
     def start_run(
@@ -226,7 +227,9 @@ class MemoryRegistry:
         aliases = self.aliases(name)
         return tuple(
             version.model_copy(
-                update={"aliases": tuple(sorted(a for a, v in aliases.items() if v == version.version))}
+                update={
+                    "aliases": tuple(sorted(a for a, v in aliases.items() if v == version.version))
+                }
             )
             for version in self._versions.get(name, ())
         )

@@ -244,9 +244,7 @@ class StoreContract:
         store.set_model_tags(model_id, {"kept": True})
         assert store.get_checkpoint(model_id).tags["kept"] == "true"
 
-    def test_runs_are_found_by_kind_tag_status_and_input(
-        self, store: Store, weights: Path
-    ) -> None:
+    def test_runs_are_found_by_kind_tag_status_and_input(self, store: Store, weights: Path) -> None:
         with start(store) as run:
             model_id = log_checkpoint(run, weights)
         with store.start_run(

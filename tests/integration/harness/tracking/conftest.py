@@ -44,6 +44,4 @@ def store(settings: Settings) -> Store:
 
 def settings_in(root: Path) -> Settings:
     uri = f"sqlite:///{root / 'mlruns' / DATABASE}"
-    return load_settings(root).model_copy(
-        update={"tracking_uri": uri, "cache_dir": root / "cache"}
-    )
+    return load_settings(root).model_copy(update={"tracking_uri": uri, "cache_dir": root / "cache"})
