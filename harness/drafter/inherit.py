@@ -46,7 +46,7 @@ def inherit(parent: Drafter, config: TrainConfig) -> tuple[Drafter, tuple[str, .
     warnings = [
         f"{name}: the parent was trained with {getattr(parent, name)}, this training uses {value}"
         for name, value in changes.items()
-        if name != "layer_types" and getattr(parent, name) is not None
+        if name != "layer_types" and (name, getattr(parent, name)) != ("aux_layer_ids", None)
     ]
     if "rope_parameters" not in parent.given and config.rope_parameters is None:
         warnings.append(
