@@ -119,6 +119,21 @@ class ServerCounters(Frozen):
     """Requests that ended, in whatever way."""
     num_output_tokens: int
 
+    def agrees_with(self, other: "ServerCounters") -> bool:
+        """Whether all counts are equal; a position that was never counted is a zero."""
+        difference = self - other
+        counts = difference.acceptance
+        return not any(
+            (
+                difference.num_requests,
+                difference.num_output_tokens,
+                counts.num_drafts,
+                counts.num_draft_tokens,
+                counts.num_accepted,
+                *counts.accepted_at,
+            )
+        )
+
     def __sub__(self, other: "ServerCounters") -> "ServerCounters":
         return ServerCounters(
             acceptance=self.acceptance - other.acceptance,
@@ -181,7 +196,7 @@ def require_agreement(own: ServerCounters, server: ServerCounters) -> None:
     """
     own.acceptance.require_consistent()
     server.acceptance.require_consistent()
-    if own != server:
+    if not own.agrees_with(server):
         raise MeasurementError(
             f"our own count and the server's disagree\n  ours:   {own}\n  server: {server}",
             "another client used this server during the measurement; measure again without it",

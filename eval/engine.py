@@ -14,7 +14,7 @@ from eval.errors import MeasurementError, RequestError, SwapRefusedError
 from eval.hotswap import SWAP_ARGS, SWAP_ENV, swap_drafter
 from eval.plan import BASELINE_ARM, Arm
 from eval.result import EngineRecord, SwapRecord
-from eval.server import VllmServer
+from eval.server import DYING_S, VllmServer
 from eval.spec import BenchSpec, DrafterSpec, Prompt
 
 _SETTLE_S = 3.0
@@ -89,7 +89,7 @@ class Engine:
         deadline = time.monotonic() + _SETTLE_S
         while True:
             counted = parse_counters(server.fetch("/metrics"), server.model) - before
-            if counted == own or time.monotonic() > deadline:
+            if counted.agrees_with(own) or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
         require_agreement(own, counted)
@@ -115,8 +115,7 @@ class Engine:
                 timeout_s=self._spec.request_timeout_s,
             ).require_complete()
         except RequestError:
-            time.sleep(1.0)  # a dying server refuses requests before its process is gone
-            server.require_alive()
+            server.require_alive(patience_s=DYING_S)
             raise
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ The other end runs in vLLM's workers: `eval.swap`.
 import json
 
 from eval.architecture import digest_tensors, find_differences
-from eval.errors import MeasurementError, SwapRefusedError
+from eval.errors import MeasurementError, RequestError, SwapRefusedError
 from eval.server import VllmServer
 from eval.spec import DrafterSpec, Frozen
 
@@ -52,7 +52,7 @@ def swap_drafter(
     body = {"method": "drafter_swap_load", "args": [str(drafter.path)]}
     try:
         results = json.loads(server.fetch("/collective_rpc", body, _TIMEOUT_S))["results"]
-    except OSError as error:
+    except RequestError as error:
         raise SwapRefusedError(f"{drafter.name} was refused by a worker: {error}") from error
     replies = tuple(SwapReply.model_validate(result) for result in results)
     if broken := [reply for reply in replies if reply.broken]:

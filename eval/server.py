@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,14 +16,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from eval import supervise
 from eval.device import resolve_server
-from eval.errors import ServerStartError, SpecError
+from eval.errors import RequestError, ServerStartError, SpecError
+from eval.loopback import find_free_port, is_healthy, request, require_free
 from eval.serverlog import find_root_cause, read_tail
 from eval.spec import DrafterSpec, ServerSpec
 
 _POLL_S = 0.2
 _NUM_PORT_TRIES = 3
+DYING_S = 2.5
+"""A vLLM whose worker was killed is gone after 1.7 s (measured, 0.32)."""
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
@@ -96,15 +100,17 @@ class VllmServer:
             ServerStartError: It exited, or was not healthy within `start_timeout_s`.
         """
         for attempt in range(1, _NUM_PORT_TRIES + 1):
-            self.port = self.spec.port or _find_free_port()
-            _require_free(self.port)
+            self.port = self.spec.port or find_free_port()
+            require_free(self.port)
             offset = self.log_path.stat().st_size if self.log_path.exists() else 0
-            self._launch()
             try:
+                self._launch()
                 self._wait_until_healthy()
-            except ServerStartError:
+            except BaseException as error:
+                self.stop()
                 was_stolen = "Address already in use" in read_tail(self.log_path, offset=offset)
-                if self.spec.port is None and was_stolen and attempt < _NUM_PORT_TRIES:
+                is_ours = isinstance(error, ServerStartError) and self.spec.port is None
+                if is_ours and was_stolen and attempt < _NUM_PORT_TRIES:
                     continue
                 raise
             return self
@@ -113,32 +119,46 @@ class VllmServer:
     def stop(self) -> None:
         """Ends the server: SIGTERM, then SIGKILL after `stop_timeout_s`. Safe to call twice."""
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(self.spec.stop_timeout_s + 10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(self.spec.stop_timeout_s + 10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        _sweep_session(process.pid)
 
-    def require_alive(self) -> None:
-        """Raises ServerStartError, with the log's end, if the server is not running any more."""
-        if self._process is None or self._process.poll() is not None:
-            raise self._failure("the vLLM server went away while it was in use")
+    def require_alive(self, patience_s: float = 0.0) -> None:
+        """Raises ServerStartError, with the log's end, if the server is not running any more.
+
+        Args:
+            patience_s: Seconds to watch it: a dying server refuses requests before it is gone.
+        """
+        deadline = time.monotonic() + patience_s
+        while self._process is not None and self._process.poll() is None:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(_POLL_S)
+        raise self._failure("the vLLM server went away while it was in use")
 
     def fetch(self, path: str, body: object = None, timeout_s: float = 60.0) -> str:
         """The text of a GET, or of a POST with a JSON body, from a path of the server.
 
         Raises:
             ServerStartError: The server is gone.
-            OSError: It did not answer in time, or with a status other than 200.
+            RequestError: It did not answer in time, or with a status other than 200.
         """
         if self.port is None:
             raise ServerStartError("the server was not started")
-        status, text = _request(self.port, path, body, timeout_s)
+        try:
+            status, text = request(self.port, path, body, timeout_s)
+        except (OSError, http.client.HTTPException) as error:
+            self.require_alive(patience_s=DYING_S)
+            raise RequestError(f"{path}: {type(error).__name__}: {error}") from error
         if status != http.client.OK:
-            raise OSError(f"{path} answered {status}: {text[:400]}")
+            raise RequestError(f"{path} answered {status}: {text[:400]}")
         return text
 
     def build_command(self) -> list[str]:
@@ -195,13 +215,11 @@ class VllmServer:
             waited_s = time.monotonic() - started
             if self._process is None or self._process.poll() is not None:
                 raise self._failure(f"the vLLM server exited after {waited_s:.0f} s, before ready")
-            if _is_healthy(self.port):
+            if is_healthy(self.port):
                 self.start_s = time.monotonic() - started
                 return
             if waited_s > self.spec.start_timeout_s:
-                error = self._failure(f"the vLLM server was not ready after {waited_s:.0f} s")
-                self.stop()
-                raise error
+                raise self._failure(f"the vLLM server was not ready after {waited_s:.0f} s")
             if self._on_wait:
                 self._on_wait(waited_s)
             time.sleep(_POLL_S)
@@ -231,41 +249,11 @@ def _speculation(
     return {"method": method, "model": str(drafter.path), "num_speculative_tokens": k}
 
 
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _require_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _sweep_session(session: int) -> None:
+    """Kills what is left of a session that we started: its supervisor may have been killed."""
+    for pid in psutil.pids():
         try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ServerStartError(
-                f"port {port} on 127.0.0.1 is taken by another process",
-                "stop that process, or leave the port out: a free one is chosen then",
-            ) from error
-
-
-def _is_healthy(port: int | None) -> bool:
-    try:
-        return port is not None and _request(port, "/health", None, 2.0)[0] == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-
-
-def _request(port: int, path: str, body: object, timeout_s: float) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
-    try:
-        if body is None:
-            connection.request("GET", path)
-        else:
-            headers = {"Content-Type": "application/json"}
-            connection.request("POST", path, json.dumps(body), headers)
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
-    finally:
-        connection.close()
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue

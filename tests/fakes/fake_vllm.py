@@ -20,6 +20,8 @@ class FakeVllm:
         prefill_s: Seconds to the first token.
         fault: "hang" never ends, "cut" closes in the middle, "error" answers 500, "foreign" counts
             a request that nobody here made, "no_usage" leaves the usage chunk out.
+        first_token_id: Of every answer; the others follow it one by one.
+        port: To listen on; 0 for any.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class FakeVllm:
         prefill_s: float = 0.0,
         fault: str | None = None,
         first_token_id: int = 100,
+        port: int = 0,
     ) -> None:
         self.accepted, self.k, self.num_tokens = tuple(accepted), k, num_tokens
         self.step_s, self.prefill_s, self.fault = step_s, prefill_s, fault
@@ -69,7 +72,7 @@ class FakeVllm:
             request_queue_size = 512
             daemon_threads = True
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", port), Handler)
         self.base_url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -96,7 +99,7 @@ class FakeVllm:
         ]
         lines += [
             f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{i}"}} {n}.0'
-            for i, n in enumerate(at)
+            for i, n in enumerate(at if self.accepted else ())
         ]
         return "\n".join(lines) + "\n"
 

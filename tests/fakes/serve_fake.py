@@ -1,0 +1,56 @@
+"""FakeVllm as a process of its own, started as the harness starts vLLM.
+
+Takes vLLM's flags. What it does wrong is said by variables: FAKE_FAULT (see FakeVllm; also
+"late_worker_error", "port_stolen_once"), FAKE_STEP_S, FAKE_FOLDER (for what must outlive a start).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fakes.fake_vllm import FakeVllm
+
+WORKER_LOG = """\
+(Worker pid=7) INFO 11-29 21:39:02 [loader.py:9] Loading weights took 0.1 seconds
+(Worker pid=7) ERROR 11-29 21:39:02 [x.py:8] Traceback (most recent call last):
+(Worker pid=7) ERROR 11-29 21:39:02 [x.py:8] AssertionError: fc.weight has 3 columns
+(EngineCore pid=6) ERROR 11-29 21:39:04 [core.py:1] RuntimeError: worker died
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--speculative-config", type=json.loads)
+    flags, _ = parser.parse_known_args()
+    fault, folder = os.environ.get("FAKE_FAULT"), os.environ.get("FAKE_FOLDER")
+    if fault == "port_stolen_once" and folder and not (Path(folder) / "stolen").exists():
+        (Path(folder) / "stolen").touch()
+        sys.exit("OSError: [Errno 98] Address already in use")
+    if fault == "late_worker_error" and flags.speculative_config:
+        sys.stderr.write(WORKER_LOG)
+        sys.exit("RuntimeError: Engine core initialization failed. See root cause above.")
+    # A child in the same process group, as vLLM has its engine and workers.
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    if folder:
+        (Path(folder) / f"worker-{flags.port}").write_text(str(worker.pid))
+    accepted = (0, 1, 3, 0) if flags.speculative_config else ()
+    k = flags.speculative_config["num_speculative_tokens"] if flags.speculative_config else 3
+    with FakeVllm(
+        tuple(min(a, k) for a in accepted),
+        k=k,
+        step_s=float(os.environ.get("FAKE_STEP_S", "0.002")),
+        fault=fault,
+        port=flags.port,
+    ):
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    main()
