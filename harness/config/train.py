@@ -25,7 +25,7 @@ class TrainConfig(Frozen):
         description="Folder that `harness data extract` wrote, relative to the project or absolute."
     )
     name: str | None = Field(
-        default=None, description="Name of the run; made of verifier, head_dim and lr otherwise."
+        default=None, description="Name of the run; made of verifier, head_dim and lr else."
     )
     finetune_from: str | None = Field(
         default=None, description="Reference of the parent drafter; none trains from scratch."
@@ -148,12 +148,9 @@ class TrainConfig(Frozen):
         default=1.0, description="Epochs per checkpoint; below 1 also within an epoch, for resume."
     )
     keep_best: Count = Field(
-        default=2, description="Checkpoints kept on disk beside the last and the aliased ones."
-    )
-    best_by: Literal["loss", "acceptance_length"] = Field(
-        default="acceptance_length",
-        description="Validation figure that ranks checkpoints: loss, or 1 + sum of the products "
-        "of cond_acc (estimated, teacher-forced).",
+        default=2,
+        description="Checkpoints kept on disk beside the last and the registered: those with "
+        "the highest estimated acceptance length in validation.",
     )
     upload_below_mb: Annotated[float, Field(ge=0)] = Field(
         default=200.0, description="Checkpoints below so many MB are logged as artifacts, too."

@@ -12,6 +12,8 @@ from harness.config.load import Frozen
 from harness.digests import write_atomic
 
 STATE_NAME = "training_state.json"
+FIGURES_NAME = "figures.json"
+"""Validation figures of a checkpoint; a finished epoch without it was not validated."""
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 RESUME_NAMES = ("optimizer_state_dict.pt", "scheduler_state_dict.pt")
@@ -70,6 +72,14 @@ def discard_unusable(save_dir: Path) -> None:
                 path.unlink()
         elif path.is_dir() and (not path.name.isdecimal() or read_epoch(path) is None):
             shutil.rmtree(path)
+
+
+def drop_resume_state(save_dir: Path, *, keep_last: bool) -> None:
+    """Deletes optimiser states, which no one resumes from once there is a later checkpoint."""
+    epochs = list_epochs(save_dir)
+    for folder in epochs[:-1] if keep_last else epochs:
+        for name in RESUME_NAMES:
+            (folder.path / name).unlink(missing_ok=True)
 
 
 def adopt_interrupted(save_dir: Path, name: str, *, epoch: int, local_step: int, step: int) -> bool:

@@ -27,11 +27,15 @@ class TrainJob(Frozen):
     parent_weights: Path | None = None
     """model.safetensors of the prepared parent, in speculators names."""
     fresh_tensors: tuple[str, ...] = ()
-    """Tensors that the parent may lack."""
+    """Tensors that the parent lacks and that may start at random."""
+    shared_tensors: tuple[str, ...] = ()
+    """Tensors that the parent lacks and takes from the verifier."""
     save_dir: Path
     """Takes one folder per epoch."""
     max_conversations: int | None = None
     """Uses only so many of the corpus's first rows."""
+    is_reloading: bool = False
+    """Reads the last checkpoint back at the end and validates it once more."""
     probe_steps: int | None = None
     """Announces the estimated time of the whole training after so many steps."""
 
@@ -100,6 +104,13 @@ class Saved(Frozen):
     """The validation figures of this checkpoint."""
 
 
+class Reloaded(Frozen):
+    """The saved weights were read back into a new model and validated."""
+
+    event: Literal["reloaded"] = "reloaded"
+    loss: float
+
+
 Outcome = Literal["finished", "stopped", "diverged", "refused"]
 """stopped: asked to; diverged: a loss that is not finite; refused: the input is unusable."""
 EXIT_CODES: dict[Outcome, int] = {"finished": 0, "refused": 2, "diverged": 3, "stopped": 130}
@@ -117,7 +128,7 @@ class Ended(Frozen):
 
 
 Message = Annotated[
-    Started | Step | Estimate | Validation | Saved | Ended, Field(discriminator="event")
+    Started | Step | Estimate | Validation | Saved | Reloaded | Ended, Field(discriminator="event")
 ]
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Message)
 

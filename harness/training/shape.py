@@ -1,10 +1,10 @@
 """The drafter to be trained: every dimension settled, and where head_dim came from.
 
-A value comes from the configuration, else from the parent drafter's tensors, else from the
-verifier. head_dim is the exception: the verifier never supplies it.
+From scratch a value comes from the configuration, else from the verifier, which never supplies
+head_dim. With a parent, `harness.drafter.finetune` has settled everything already.
 """
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from harness.config.load import Frozen
 from harness.config.train import TrainConfig
@@ -17,13 +17,14 @@ DEFAULT_DRAFT_VOCAB = 32_000
 _CHECKPOINT_BYTES = 2
 """speculators saves weights and optimiser state in bfloat16."""
 _ADAM_MOMENTS = 2
-
-Value = TypeVar("Value")
+_DEFAULT_EPS = 1e-5
+_DEFAULT_POSITIONS = 2048
 
 
 class DraftShape(Frozen):
-    """Dimensions and switches of an EAGLE-3 drafter with Llama layers."""
+    """Dimensions and switches of an EAGLE-3 drafter."""
 
+    model_type: str
     hidden_size: int
     intermediate_size: int
     num_layers: int
@@ -71,63 +72,83 @@ class DraftShape(Frozen):
 
 
 def resolve_shape(
-    config: TrainConfig, verifier: Verifier, corpus_aux: tuple[int, ...], parent: Drafter | None
+    config: TrainConfig, verifier: Verifier, corpus_aux: tuple[int, ...]
 ) -> DraftShape:
-    """Settles the shape, refusing values that contradict the parent's tensors.
+    """The shape of a drafter trained from scratch.
 
     Args:
-        config: What was asked for.
-        verifier: Supplies what neither the configuration nor a parent says, except head_dim.
+        config: What was asked for; head_dim must be.
+        verifier: Supplies what the configuration leaves open, except head_dim.
         corpus_aux: The aux layers in the corpus, without the final hidden state.
-        parent: The drafter to finetune from, as its tensors say.
+
+    Raises:
+        ConfigError: head_dim is missing, or a value cannot be.
     """
-    head_dim, source = _resolve_head_dim(config, verifier, parent)
+    if config.head_dim is None:
+        raise ConfigError(
+            _missing_head_dim(config, verifier), "set head_dim in the YAML or with --set"
+        )
+    rope = config.rope_parameters or verifier.rope_parameters
+    if "rope_theta" not in rope:
+        raise ConfigError(f"rope_parameters: expected a rope_theta, found {rope}", "set it")
     shape = DraftShape(
+        model_type="llama",
         hidden_size=verifier.hidden_size,
-        intermediate_size=_size("intermediate_size", config, parent, verifier.intermediate_size),
-        num_layers=_size("num_layers", config, parent, 1),
-        num_heads=_size("num_heads", config, parent, verifier.num_attention_heads),
-        num_kv_heads=_size("num_kv_heads", config, parent, verifier.num_key_value_heads),
-        head_dim=head_dim,
-        head_dim_source=source,
+        intermediate_size=_require_width(config, verifier),
+        num_layers=config.num_layers or 1,
+        num_heads=config.num_heads or verifier.num_attention_heads,
+        num_kv_heads=config.num_kv_heads or verifier.num_key_value_heads,
+        head_dim=config.head_dim,
+        head_dim_source="config",
         vocab_size=verifier.vocab_size,
-        draft_vocab_size=_draft_vocab(config, verifier, parent),
-        aux_layer_ids=_aux_layers(config, verifier, corpus_aux, parent),
-        norm_before_residual=_switch("norm_before_residual", config, parent, default=True),
-        norm_before_fc=_switch("norm_before_fc", config, parent, default=not config.fc_norm),
-        fc_norm=_switch("fc_norm", config, parent, default=False),
-        norm_output=_switch("norm_output", config, parent, default=True),
-        hidden_act=_first(parent and parent.hidden_act, verifier.hidden_act, "silu"),
-        rms_norm_eps=_first(parent and parent.rms_norm_eps, verifier.rms_norm_eps, 1e-5),
-        rope_parameters=_rope(config, verifier, parent),
-        max_position_embeddings=_first(verifier.max_position_embeddings, 2048),
-        sliding_window=_window(config, parent),
+        draft_vocab_size=min(config.draft_vocab_size or DEFAULT_DRAFT_VOCAB, verifier.vocab_size),
+        aux_layer_ids=config.aux_layer_ids or corpus_aux,
+        norm_before_residual=_switch(config.norm_before_residual, default=True),
+        norm_before_fc=_switch(config.norm_before_fc, default=not config.fc_norm),
+        fc_norm=_switch(config.fc_norm, default=False),
+        norm_output=_switch(config.norm_output, default=True),
+        hidden_act=verifier.hidden_act or "silu",
+        rms_norm_eps=verifier.rms_norm_eps or _DEFAULT_EPS,
+        rope_parameters=rope,
+        max_position_embeddings=verifier.max_position_embeddings or _DEFAULT_POSITIONS,
+        sliding_window=None if config.sliding_window == "full" else config.sliding_window,
     )
     _check_shape(shape)
     return shape
 
 
-def describe_changes(shape: DraftShape, parent: Drafter) -> tuple[str, ...]:
-    """Switches that differ from the parent's and so change what its weights compute."""
-    names = (
-        "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output",
-        "rope_parameters", "sliding_window", "hidden_act", "rms_norm_eps",
-    )  # fmt: skip
-    pairs = [(name, getattr(parent, name), getattr(shape, name)) for name in names]
-    if parent.aux_layer_ids:
-        pairs.append(("aux_layer_ids", parent.aux_layer_ids, shape.aux_layer_ids))
-    return tuple(
-        f"{name}: the parent was trained with {old}, this training uses {new}"
-        for name, old, new in pairs
-        if old is not None and old != new
-    )
+def inherited_shape(child: Drafter, corpus_aux: tuple[int, ...]) -> DraftShape:
+    """The shape of a drafter that was prepared from a parent; head_dim is the tensors' own."""
+    if child.head_dim_tensors is None:
+        raise ConfigError(f"head_dim: the tensors of {child.path} do not tell it")
+    names = set(DraftShape.model_fields) & set(Drafter.model_fields)
+    facts = {name: getattr(child, name) for name in names}
+    facts |= {
+        "head_dim": child.head_dim_tensors,
+        "head_dim_source": "parent tensors",
+        "aux_layer_ids": child.aux_layer_ids or corpus_aux,
+        "hidden_act": child.hidden_act or "silu",
+        "rms_norm_eps": child.rms_norm_eps or _DEFAULT_EPS,
+        "max_position_embeddings": child.max_position_embeddings or _DEFAULT_POSITIONS,
+    }
+    return DraftShape.model_validate(facts)
+
+
+def require_aux_layers(shape: DraftShape, corpus_aux: tuple[int, ...]) -> None:
+    """Refuses a corpus that holds the states of other layers than the drafter takes."""
+    if shape.aux_layer_ids != corpus_aux:
+        raise ConfigError(
+            f"aux_layer_ids: the drafter takes {list(shape.aux_layer_ids)}, the corpus holds the "
+            f"states of {list(corpus_aux)}",
+            "extract the corpus again with the drafter's layers, or leave aux_layer_ids out",
+        )
 
 
 def build_config(shape: DraftShape, verifier: Verifier, ttt_steps: int) -> dict[str, Any]:
     """The drafter's config.json in speculators format, every value explicit."""
     layer_type = "full_attention" if shape.sliding_window is None else "sliding_attention"
     decoder = {
-        "model_type": "llama",
+        "model_type": shape.model_type,
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
@@ -169,24 +190,6 @@ def build_config(shape: DraftShape, verifier: Verifier, ttt_steps: int) -> dict[
     }
 
 
-def _resolve_head_dim(
-    config: TrainConfig, verifier: Verifier, parent: Drafter | None
-) -> tuple[int, Literal["config", "parent tensors"]]:
-    if parent is not None:
-        found = parent.head_dim_tensors
-        if found is None:
-            raise ConfigError(
-                f"head_dim: the tensors of the parent {parent.path} do not tell it",
-                "see `harness verify` on the parent",
-            )
-        if config.head_dim not in (None, found):
-            raise _contradiction("head_dim", config.head_dim, found, parent)
-        return found, "parent tensors"
-    if config.head_dim is not None:
-        return config.head_dim, "config"
-    raise ConfigError(_missing_head_dim(config, verifier), "set head_dim in the YAML or with --set")
-
-
 def _missing_head_dim(config: TrainConfig, verifier: Verifier) -> str:
     heads = config.num_heads or verifier.num_attention_heads
     text = "head_dim: required when training from scratch, found none; it is never inferred"
@@ -198,61 +201,18 @@ def _missing_head_dim(config: TrainConfig, verifier: Verifier) -> str:
     return text
 
 
-def _size(name: str, config: TrainConfig, parent: Drafter | None, default: int | None) -> int:
-    asked: int | None = getattr(config, name)
-    if parent is not None:
-        found: int = getattr(parent, name)
-        if asked not in (None, found):
-            raise _contradiction(name, asked, found, parent)
-        return found
-    value = asked or default
-    if value is None:
-        raise ConfigError(f"{name}: the verifier's config does not tell it", f"set {name}")
-    return value
-
-
-def _draft_vocab(config: TrainConfig, verifier: Verifier, parent: Drafter | None) -> int:
-    if parent is not None and config.vocab_policy == "keep":
-        return _size("draft_vocab_size", config, parent, None)
-    default = parent.draft_vocab_size if parent else DEFAULT_DRAFT_VOCAB
-    return min(config.draft_vocab_size or default, verifier.vocab_size)
-
-
-def _aux_layers(
-    config: TrainConfig, verifier: Verifier, corpus_aux: tuple[int, ...], parent: Drafter | None
-) -> tuple[int, ...]:
-    asked = config.aux_layer_ids or (parent.aux_layer_ids if parent else None) or corpus_aux
-    if asked != corpus_aux:
+def _require_width(config: TrainConfig, verifier: Verifier) -> int:
+    width = config.intermediate_size or verifier.intermediate_size
+    if width is None:
         raise ConfigError(
-            f"aux_layer_ids: expected {list(asked)}, the corpus holds the states of "
-            f"{list(corpus_aux)}",
-            "extract the corpus again with these layers, or take the layers that it has",
+            f"intermediate_size: the verifier {verifier.reference} has no dense MLP to copy",
+            f"set it; 3 x hidden_size = {3 * verifier.hidden_size} is common",
         )
-    if asked[-1] > verifier.num_layers:
-        raise ConfigError(
-            f"aux_layer_ids: {list(asked)} lie outside a verifier of {verifier.num_layers} layers"
-        )
-    return asked
+    return width
 
 
-def _switch(name: str, config: TrainConfig, parent: Drafter | None, *, default: bool) -> bool:
-    asked: bool | None = getattr(config, name)
-    inherited: bool | None = getattr(parent, name) if parent else None
-    return _first(asked, inherited, default)
-
-
-def _rope(config: TrainConfig, verifier: Verifier, parent: Drafter | None) -> dict[str, Any]:
-    inherited = parent.rope_parameters if parent else verifier.rope_parameters
-    rope = config.rope_parameters or inherited
-    if "rope_theta" not in rope:
-        raise ConfigError(f"rope_parameters: expected a rope_theta, found {rope}", "set it")
-    return rope
-
-
-def _window(config: TrainConfig, parent: Drafter | None) -> int | None:
-    if config.sliding_window == "full":
-        return None
-    return config.sliding_window or (parent.sliding_window if parent else None)
+def _switch(asked: bool | None, *, default: bool) -> bool:  # noqa: FBT001 - a value, no option
+    return default if asked is None else asked
 
 
 def _check_shape(shape: DraftShape) -> None:
@@ -264,16 +224,3 @@ def _check_shape(shape: DraftShape) -> None:
         raise ConfigError(
             f"num_heads: {shape.num_heads} is no multiple of num_kv_heads {shape.num_kv_heads}"
         )
-
-
-def _contradiction(name: str, asked: object, found: int, parent: Drafter) -> ConfigError:
-    return ConfigError(
-        f"{name}: the configuration says {asked}, the tensors of the parent {parent.path} say "
-        f"{found}",
-        f"remove {name}, or train from scratch",
-    )
-
-
-def _first(*values: Value | None) -> Value:
-    """The first value that is given."""
-    return next(value for value in values if value is not None)

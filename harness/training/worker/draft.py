@@ -41,7 +41,8 @@ def build_draft(job: TrainJob, attention: str) -> Draft:
             )
         model.load_vocab_mappings(t2d, d2t)
     model.load_verifier_weights()
-    num_proven = load_parent(model, parent, frozenset(job.fresh_tensors)) if parent else 0
+    allowed = (*job.fresh_tensors, *job.shared_tensors)
+    num_proven = load_parent(model, parent, frozenset(allowed)) if parent else 0
     model.lm_head.weight.requires_grad_(job.config.train_lm_head)
     unset = [name for name, value in model.named_parameters() if value.isnan().any()]
     if unset:
@@ -51,11 +52,11 @@ def build_draft(job: TrainJob, attention: str) -> Draft:
 
 
 def load_parent(
-    model: Eagle3DraftModel, parent: dict[str, torch.Tensor], fresh: frozenset[str]
+    model: Eagle3DraftModel, parent: dict[str, torch.Tensor], may_lack: frozenset[str]
 ) -> int:
     """Loads a parent strictly and proves it; returns the number of tensors that equal its own."""
     own = model.state_dict()
-    problems = [f"missing {n}" for n in own if n not in parent.keys() | _FROM_VERIFIER | fresh]
+    problems = [f"missing {n}" for n in own if n not in parent.keys() | _FROM_VERIFIER | may_lack]
     problems += [f"unexpected {name}" for name in parent if name not in own]
     problems += [
         f"{name}: expected {tuple(own[name].shape)}, found {tuple(value.shape)}"

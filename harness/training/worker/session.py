@@ -7,10 +7,11 @@ from pathlib import Path
 
 from speculators.train import trainer as speculators_trainer
 
-from harness.training.folders import adopt_interrupted
-from harness.training.messages import EXIT_CODES, Ended, TrainJob
+from harness.training.folders import WEIGHTS_NAME, adopt_interrupted, list_epochs
+from harness.training.messages import EXIT_CODES, Ended, Reloaded, TrainJob
 from harness.training.worker.assembly import build_trainer
-from harness.training.worker.machine import peak_memory_bytes
+from harness.training.worker.draft import build_draft
+from harness.training.worker.machine import find_machine, peak_memory_bytes
 from harness.training.worker.reporter import DivergedError, RefusedError, Reporter
 from harness.training.worker.trainer import WatchedTrainer
 
@@ -57,6 +58,7 @@ def train(trainer: WatchedTrainer, job: TrainJob) -> Ended:
     """Trains to the end or until a signal; a finetune is validated before its first step."""
     if job.parent_weights is not None and trainer.global_step == 0:
         trainer.val_epoch(-1)
+    trainer.validate_unfinished()
     trainer.run_training()
     was_stopped = adopt_interrupted(
         job.save_dir,
@@ -65,4 +67,19 @@ def train(trainer: WatchedTrainer, job: TrainJob) -> Ended:
         local_step=trainer.global_step - trainer.epoch_first_step,
         step=trainer.global_step,
     )
+    if job.is_reloading and not was_stopped:
+        reload_checkpoint(trainer, job)
     return Ended(outcome="stopped" if was_stopped else "finished", step=trainer.global_step)
+
+
+def reload_checkpoint(trainer: WatchedTrainer, job: TrainJob) -> None:
+    """Reads the last checkpoint into a new model, strictly, and validates what was read."""
+    last = list_epochs(job.save_dir)[-1]
+    again = job.model_copy(
+        update={"parent_weights": last.path / WEIGHTS_NAME, "draft_config_dir": last.path}
+    )
+    draft = build_draft(again, find_machine(job.config).attention)
+    trainer.model = draft.model.to(trainer.local_rank)
+    metrics = trainer.val_epoch(last.epoch)
+    if metrics is not None:
+        trainer.reporter.say(Reloaded(loss=metrics["loss_epoch"]))

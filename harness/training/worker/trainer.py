@@ -1,12 +1,14 @@
 """speculators' trainer, watched: what it validated and saved becomes messages to the parent."""
 
+import json
 from typing import Any
 
 from speculators.models.eagle3 import Eagle3DraftModel
 from speculators.train.trainer import Trainer, TrainerConfig
 from torch.utils.data import DataLoader
 
-from harness.training.folders import finish_checkpoint
+from harness.digests import write_atomic
+from harness.training.folders import FIGURES_NAME, finish_checkpoint
 from harness.training.messages import Saved, Validation
 from harness.training.worker.reporter import Reporter, finite_metrics
 
@@ -54,6 +56,15 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
     def maybe_update_best(self, epoch: int, val_metrics: dict[str, float] | None) -> None:
         """After the trainer's own book-keeping, says that the epoch's checkpoint is whole."""
         super().maybe_update_best(epoch, val_metrics)
+        path = self.checkpointer.path / str(epoch)
         if self._training_state_path(epoch).is_file():
-            path, found = self.checkpointer.path / str(epoch), finite_metrics(val_metrics or {})
+            found = finite_metrics(val_metrics or {})
+            write_atomic(path / FIGURES_NAME, json.dumps(found))
             self.reporter.say(Saved(epoch=epoch, step=self.global_step, path=path, metrics=found))
+
+    def validate_unfinished(self) -> None:
+        """Makes up for a validation that the last attempt was killed in."""
+        last = self.checkpointer.previous_epoch
+        folder = self.checkpointer.path / str(last)
+        if last >= 0 and self._resume_local_step == 0 and not (folder / FIGURES_NAME).is_file():
+            self.maybe_update_best(last, self.val_epoch(last))

@@ -1,0 +1,188 @@
+"""The child as a process: its own group, its lines, its resources, and no life after ours.
+
+The one place of this room that starts processes.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import psutil
+
+from harness.settings import child_environment
+
+_READ_BYTES = 1 << 16
+_KILL_WAIT_S = 10.0
+_GPU_TIMEOUT_S = 5.0
+_GPU_QUERY = ("utilization.gpu", "memory.used")
+_MIB = 1 << 20
+
+
+class WorkerProcess:
+    """`python -m harness.training.worker` on one job; leaving the `with` block kills it."""
+
+    def __init__(self, job_path: Path, log_path: Path, environment: Mapping[str, str]) -> None:
+        """Starts the child.
+
+        Args:
+            job_path: The TrainJob to run.
+            log_path: Takes the child's stdout and stderr, appended.
+            environment: Variables to set on top of our own.
+        """
+        self._pipe, theirs = os.pipe()
+        self._rest = b""
+        try:
+            with log_path.open("ab") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "harness.training.worker", str(job_path), str(theirs)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs,),
+                    start_new_session=True,
+                    env=child_environment(**environment),
+                )
+        finally:
+            os.close(theirs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        os.close(self._pipe)
+
+    @property
+    def pid(self) -> int:
+        """The child's process id, which is also its group's."""
+        return self._process.pid
+
+    def read_lines(self, timeout_s: float) -> list[bytes] | None:
+        """Whole lines that came within the time; None when the child will say no more."""
+        ready, _, _ = select.select([self._pipe], [], [], timeout_s)
+        if not ready:
+            return []
+        piece = os.read(self._pipe, _READ_BYTES)
+        if not piece:
+            return None
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return lines
+
+    def interrupt(self) -> None:
+        """Asks the child to save a checkpoint and stop."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Ends the child and everything that it started, now."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(_KILL_WAIT_S)
+
+    def wait(self) -> int:
+        """The exit code; negative for the signal that ended it."""
+        return self._process.wait()
+
+
+class Interrupts:
+    """Counts Ctrl-C and SIGTERM instead of raising, so that no half-read message is lost.
+
+    Outside the main thread, where Python takes no handlers, it counts nothing.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - Python's
+        self.count += 1
+
+
+class ResourceMeter:
+    """What a process and its children take: CPU in percent of one core, memory, GPUs."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._seen: dict[int, psutil.Process] = {}
+        self._has_gpu = Path("/proc/driver/nvidia").is_dir()
+
+    def sample(self) -> dict[str, float]:
+        """Figures of now; empty when the process is gone. CPU is since the sample before."""
+        try:
+            family = [self._root, *self._root.children(recursive=True)]
+            self._seen = {p.pid: self._seen.get(p.pid, p) for p in family}
+            cpu = sum(process.cpu_percent(None) for process in self._seen.values())
+            rss = sum(process.memory_info().rss for process in self._seen.values())
+        except psutil.Error:
+            return {}
+        memory = psutil.virtual_memory()
+        figures = {
+            "cpu_percent": cpu,
+            "rss_bytes": float(rss),
+            "machine_cpu_percent": psutil.cpu_percent(None),
+            "machine_memory_percent": memory.percent,
+        }
+        return figures | self._sample_gpus()
+
+    def _sample_gpus(self) -> dict[str, float]:
+        if not self._has_gpu:
+            return {}
+        try:
+            query = f"--query-gpu={','.join(_GPU_QUERY)}"
+            done = subprocess.run(
+                ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=_GPU_TIMEOUT_S,
+                env=child_environment(),
+            )
+        except (OSError, subprocess.SubprocessError):
+            self._has_gpu = False
+            return {}
+        return parse_gpus(done.stdout)
+
+
+def parse_gpus(text: str) -> dict[str, float]:
+    """Figures per GPU from nvidia-smi's lines `<percent>, <MiB>`; `[N/A]` is left out."""
+    figures: dict[str, float] = {}
+    for index, line in enumerate(text.strip().splitlines()):
+        busy, used = (cell.strip() for cell in line.split(","))
+        if busy.isdecimal():
+            figures[f"gpu{index}_percent"] = float(busy)
+        if used.isdecimal():
+            figures[f"gpu{index}_memory_bytes"] = float(used) * _MIB
+    return figures
+
+
+def signal_name(returncode: int) -> str:
+    """The name of the signal behind a negative exit code."""
+    return signal.Signals(-returncode).name

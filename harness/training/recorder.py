@@ -1,0 +1,159 @@
+"""What the child says, written to the store: curves in batches, checkpoints as they come."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from harness.drafter.checks import require_sound
+from harness.tracking import names
+from harness.tracking.records import Metric
+from harness.tracking.run import Run
+from harness.tracking.store import Store
+from harness.training.checkpoints import (
+    apply_retention,
+    register_checkpoint,
+    validation_metrics,
+)
+from harness.training.folders import drop_resume_state
+from harness.training.messages import (
+    Ended,
+    Estimate,
+    Message,
+    Reloaded,
+    Saved,
+    Started,
+    Step,
+    Validation,
+)
+from harness.training.plan import TrainPlan
+
+_FLUSH_S = 5.0
+_MACHINE_PARAMS = (
+    "device", "attention", "loss_implementation", "dtype", "num_workers", "total_steps",
+    "num_parameters", "num_trainable", "draft_vocab_coverage", "num_train_conversations",
+    "num_val_conversations", "num_parent_tensors",
+)  # fmt: skip
+
+
+class Recorder:
+    """Takes the messages of one attempt; `flush` must be called at the end."""
+
+    def __init__(
+        self,
+        run: Run,
+        store: Store,
+        plan: TrainPlan,
+        progress: Callable[[str, int, int], None],
+        *,
+        attempt: int,
+    ) -> None:
+        self.started: Started | None = None
+        self.estimate: Estimate | None = None
+        self.ended: Ended | None = None
+        self.reloaded: Reloaded | None = None
+        self.losses: list[float] = []
+        self.last_saved_loss: float | None = None
+        self.num_tokens = 0
+        self.train_s = 0.0
+        self.checkpoint_bytes = 0
+        self._run, self._store, self._plan = run, store, plan
+        self._progress = progress
+        self._attempt = attempt
+        self._buffer: list[Metric] = []
+        self._last_flush = time.monotonic()
+
+    def take(self, message: Message) -> None:
+        """Keeps or writes what one message says."""
+        match message:
+            case Started():
+                self._take_start(message)
+            case Step():
+                self._take_step(message)
+            case Validation():
+                self._add(validation_metrics(message.metrics), message.step)
+            case Saved():
+                self._take_checkpoint(message)
+            case Estimate():
+                self.estimate = message
+            case Reloaded():
+                self.reloaded = message
+            case Ended():
+                self.ended = message
+
+    def add_resources(self, figures: Mapping[str, float], elapsed_s: float) -> None:
+        """Points of the system curves; their step is seconds since the attempt began."""
+        self._add({f"system/{key}": value for key, value in figures.items()}, int(elapsed_s))
+
+    def flush(self, *, is_due: bool = False) -> None:
+        """Writes what has gathered; with `is_due` only when the last time is long enough ago."""
+        if is_due and time.monotonic() - self._last_flush < _FLUSH_S:
+            return
+        if self._buffer:
+            self._run.log_metrics(self._buffer)
+        self._buffer = []
+        self._last_flush = time.monotonic()
+
+    def summary(self, wall_s: float) -> dict[str, float]:
+        """Figures of the whole attempt; what was not measured is left out."""
+        figures = {names.METRIC_WALL_TIME_S: wall_s}
+        if self.train_s > 0:
+            figures[names.METRIC_STEPS_PER_S] = len(self.losses) / self.train_s
+            figures[names.METRIC_TOKENS_PER_S] = self.num_tokens / self.train_s
+        if self.checkpoint_bytes:
+            figures[names.METRIC_CHECKPOINT_BYTES] = float(self.checkpoint_bytes)
+        if self.ended and self.ended.peak_memory_bytes is not None:
+            figures[names.METRIC_PEAK_MEMORY_BYTES] = float(self.ended.peak_memory_bytes)
+        return figures
+
+    def log_summary(self, wall_s: float) -> None:
+        """Writes everything that is left, and the figures of the attempt."""
+        step = self.ended.step if self.ended else len(self.losses)
+        self._add(self.summary(wall_s), step)
+        self.flush()
+
+    def _take_start(self, message: Started) -> None:
+        self.started = message
+        facts = message.model_dump(include=set(_MACHINE_PARAMS))
+        if self._attempt == 1:
+            self._run.log_params(facts)
+        else:
+            prefix = f"attempt.{self._attempt}"
+            self._run.set_tags({f"{prefix}.{key}": value for key, value in facts.items()})
+            self._run.set_tags({f"{prefix}.first_step": message.first_step})
+        self._progress("training", message.first_step, message.total_steps)
+
+    def _take_step(self, message: Step) -> None:
+        done = message.step + 1
+        self.losses.append(message.metrics["loss"])
+        self.num_tokens += message.num_tokens
+        self.train_s += message.step_s
+        figures = {f"train/{key}": value for key, value in message.metrics.items()}
+        figures |= {"train/lr": message.lr, "train/step_s": message.step_s}
+        self._add(figures, done)
+        if self.started:
+            self._progress("training", done, self.started.total_steps)
+
+    def _take_checkpoint(self, message: Saved) -> None:
+        require_sound(message.path, self._plan.verifier)
+        self.last_saved_loss = message.metrics.get("loss")
+        self.flush()
+        corpus, shape = self._plan.corpus, self._plan.shape
+        digest = register_checkpoint(
+            message,
+            self._run,
+            self._store,
+            dataset=(corpus.dir.name, corpus.digest),
+            params={
+                names.PARAM_HEAD_DIM: shape.head_dim,
+                names.PARAM_HEAD_DIM_SOURCE: shape.head_dim_source,
+                "draft_vocab_size": shape.draft_vocab_size,
+                "dtype": "bfloat16",
+            },
+            upload_below_bytes=self._plan.config.upload_below_bytes,
+        )
+        self.checkpoint_bytes = digest.num_bytes
+        apply_retention(self._store, self._run.run_id, self._plan.config.keep_best)
+        drop_resume_state(message.path.parent, keep_last=True)
+
+    def _add(self, figures: Mapping[str, float], step: int) -> None:
+        now = int(time.time() * 1000)
+        self._buffer += [Metric(key, value, step, now) for key, value in figures.items()]

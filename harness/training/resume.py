@@ -1,0 +1,82 @@
+"""Which training of the store a command goes on with, or need not do again."""
+
+from pathlib import Path
+
+from harness.errors import ConfigError
+from harness.settings import Settings
+from harness.tracking import names
+from harness.tracking.owner import is_alive
+from harness.tracking.reaping import owner_of
+from harness.tracking.records import RunStatus, RunSummary
+from harness.tracking.store import Store
+from harness.training.folders import list_epochs
+
+EPOCHS_DIR = "epochs"
+CONFIG_NAME = "train.yaml"
+_DIVERGED = "diverged"
+
+
+def run_folder(settings: Settings, run_id: str) -> Path:
+    """Where a training keeps its job, its log and its epochs."""
+    return settings.checkpoints_dir / run_id
+
+
+def find_finished(store: Store, fingerprint: str) -> RunSummary | None:
+    """The newest finished training that would give the same weights, checkpoints included."""
+    found = store.find_runs(
+        kind=names.KIND_TRAIN,
+        tags={names.TAG_FINGERPRINT: fingerprint},
+        status=RunStatus.FINISHED,
+    )
+    return next((run for run in found if store.checkpoints(run.run_id)), None)
+
+
+def find_interrupted(store: Store, settings: Settings, fingerprint: str) -> RunSummary | None:
+    """The newest training of the same fingerprint that stopped with a checkpoint to go on from."""
+    found = store.find_runs(kind=names.KIND_TRAIN, tags={names.TAG_FINGERPRINT: fingerprint})
+    return next((run for run in found if is_resumable(run, settings)), None)
+
+
+def is_resumable(run: RunSummary, settings: Settings) -> bool:
+    """Whether a training did not finish, nobody works on it, and a whole checkpoint is there."""
+    if run.status is RunStatus.FINISHED or _is_worked_on(run):
+        return False
+    if run.tags.get(names.TAG_FAILURE, "").startswith(_DIVERGED):
+        return False
+    epochs = list_epochs(run_folder(settings, run.run_id) / EPOCHS_DIR)
+    return bool(epochs) and epochs[-1].is_resumable
+
+
+def require_resumable(
+    store: Store, settings: Settings, run_id: str, fingerprint: str
+) -> RunSummary:
+    """The run to go on with.
+
+    Raises:
+        ConfigError: It is no training, is finished, still running, or left no checkpoint here.
+    """
+    run = store.get_run(run_id)
+    if run.kind != names.KIND_TRAIN:
+        raise ConfigError(f"--resume: expected a training run, {run.name!r} is a {run.kind} run")
+    if run.status is RunStatus.FINISHED:
+        raise ConfigError(f"--resume: {run.name!r} is finished", "train again without --resume")
+    if _is_worked_on(run):
+        raise ConfigError(f"--resume: a process still works on {run.name!r}", "stop it first")
+    if not is_resumable(run, settings):
+        raise ConfigError(
+            f"--resume: expected a whole checkpoint in {run_folder(settings, run_id)}, "
+            f"found none to go on from ({run.tags.get(names.TAG_FAILURE, 'no reason recorded')})",
+            "train again without --resume",
+        )
+    if run.tags.get(names.TAG_FINGERPRINT) != fingerprint:
+        raise ConfigError(
+            f"--resume: {run.name!r} was another training: its configuration, corpus, parent or "
+            "the package versions differ",
+            "resume without a configuration, or train again without --resume",
+        )
+    return run
+
+
+def _is_worked_on(run: RunSummary) -> bool:
+    owner = owner_of(run)
+    return run.status is RunStatus.RUNNING and owner is not None and is_alive(owner) is not False

@@ -1,0 +1,62 @@
+"""One attempt of a training: the child runs, we listen, and decide nothing but when to stop."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.training.messages import parse_message
+from harness.training.outcome import Outcome, judge
+from harness.training.process import Interrupts, ResourceMeter, WorkerProcess
+from harness.training.recorder import Recorder
+
+LOG_NAME = "worker.log"
+_LISTEN_S = 1.0
+_SAMPLE_S = 10.0
+
+
+class Attempt(NamedTuple):
+    """How an attempt ended."""
+
+    outcome: Outcome
+    is_too_long: bool
+    """The child was stopped because its estimate passed the bound."""
+
+
+def supervise(
+    job_path: Path,
+    recorder: Recorder,
+    environment: Mapping[str, str],
+    *,
+    longest_s: float | None = None,
+) -> Attempt:
+    """Runs a job to its end, whatever that is; no process is left behind.
+
+    The first Ctrl-C or SIGTERM asks the child to save and stop, the second ends it.
+
+    Args:
+        job_path: The TrainJob; the log goes beside it.
+        recorder: Takes the child's messages.
+        environment: Variables for the child on top of ours.
+        longest_s: Stop when the child estimates a longer training than this.
+    """
+    log_path = job_path.parent / LOG_NAME
+    began = time.monotonic()
+    with Interrupts() as interrupts, WorkerProcess(job_path, log_path, environment) as worker:
+        meter = ResourceMeter(worker.pid)
+        num_asked, next_sample = 0, began
+        while (lines := worker.read_lines(_LISTEN_S)) is not None:
+            for line in lines:
+                recorder.take(parse_message(line))
+            if longest_s and recorder.estimate and recorder.estimate.total_s > longest_s:
+                return Attempt(judge(-9, None, 0, log_path), is_too_long=True)
+            if interrupts.count > num_asked:
+                num_asked = interrupts.count
+                worker.interrupt() if num_asked == 1 else worker.kill()
+            if time.monotonic() >= next_sample:
+                next_sample = time.monotonic() + _SAMPLE_S
+                recorder.add_resources(meter.sample(), time.monotonic() - began)
+            recorder.flush(is_due=True)
+        outcome = judge(worker.wait(), recorder.ended, interrupts.count, log_path)
+    recorder.log_summary(time.monotonic() - began)
+    return Attempt(outcome, is_too_long=False)
