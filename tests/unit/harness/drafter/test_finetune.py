@@ -152,7 +152,7 @@ def test_a_norm_that_the_parent_lacks_must_be_asked_for(tmp_path: Path, verifier
     path = build_drafter(tmp_path / "p", verifier)
     edit_config(path, lambda c: c.update(norm_before_fc=False))
     edit_tensors(path, lambda t: t.pop("input_norm.weight"))
-    with pytest.raises(ConfigError, match="lacks input_norm.weight"):
+    with pytest.raises(ConfigError, match=r"lacks input_norm\.weight"):
         prepare_parent(path, verifier, config(norm_before_fc=True), tmp_path / "out")
     allowed = config(norm_before_fc=True, allow_fresh=("input_norm.weight",))
     done = prepare_parent(path, verifier, allowed, tmp_path / "out")
