@@ -1,0 +1,161 @@
+"""A whole result from hand-made cells: every figure can be checked by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from eval.answers import Answer, Speculation
+from eval.assembly import Measured, build_result, is_precise
+from eval.cells import Cell, CellKey
+from eval.counters import count_answers
+from eval.result import BenchResult, Divergence, Lossless
+from eval.spec import BenchSpec, DrafterSpec, Prompt, ServerSpec
+
+NUM_PROMPTS = 10
+PROMPTS = tuple(
+    Prompt(id=f"p{i}", category="code" if i % 2 else "chat", turns=("x",))
+    for i in range(NUM_PROMPTS)
+)
+
+
+def make_spec(**changes: object) -> BenchSpec:
+    values: dict[str, object] = {
+        "server": ServerSpec(verifier=Path("v")),
+        "drafters": (DrafterSpec(name="a", path=Path("a"), digest="d" * 64),),
+        "prompts": PROMPTS,
+        "prompts_name": "p",
+    }
+    return BenchSpec.model_validate(values | changes)
+
+
+def make_cell(arm: str, session: str, tpot_s: float, histogram: tuple[int, ...] = ()) -> Cell:
+    answers = []
+    for prompt in PROMPTS:
+        speculation = None
+        if histogram:
+            steps = sum(histogram)
+            accepted = sum(j * n for j, n in enumerate(histogram))
+            speculation = Speculation(
+                acceptance_histogram=histogram,
+                num_spec_steps=steps,
+                num_accepted_draft_tokens=accepted,
+                num_draft_tokens=3 * steps,
+            )
+        answers.append(
+            Answer(
+                prompt_id=prompt.id,
+                category=prompt.category,
+                turn=0,
+                text="",
+                token_ids=tuple(range(21)),
+                num_prompt_tokens=5,
+                num_tokens=21,
+                finish_reason="length",
+                sent_s=0.0,
+                ttft_s=0.1,
+                latency_s=0.1 + 20 * tpot_s,
+                speculation=speculation,
+            )
+        )
+    return Cell(
+        key=CellKey(session=session, arm=arm, k=3 if histogram else None, concurrency=1, block=0),
+        answers=tuple(answers),
+        counters=count_answers(answers),
+        wall_s=sum(answer.latency_s for answer in answers),
+        started_unix_s=0.0,
+        load_average=0.0,
+    )
+
+
+def make_result(
+    cells: list[Cell], verdict: Lossless | None = None, spec: BenchSpec | None = None
+) -> BenchResult:
+    measured = Measured(
+        cells=tuple(cells),
+        verdicts={("a", 3, 1): verdict} if verdict else {},
+        pairing="bracketed",
+        idle_cost=None,
+        stopped_because="all prompts were used",
+        environment={},
+        engines=(),
+        swaps=(),
+        started_at="2026-01-01T00:00:00+00:00",
+        duration_s=1.0,
+    )
+    return build_result(spec or make_spec(), measured)
+
+
+# Ten drafts a prompt: 4 accepted none, 3 one, 2 two, 1 three; 20 tokens after the first.
+DRAFTED = make_cell("a", "k3-0", tpot_s=0.04, histogram=(4, 3, 2, 1))
+
+
+def test_figures_follow_from_the_counts_and_times() -> None:
+    result = make_result([make_cell("baseline", "before", 0.06), DRAFTED])
+    (row,) = result.pooled()
+    assert row.acceptance_length is not None
+    assert row.acceptance_length.value == 2.0
+    assert row.acceptance_rate_at == pytest.approx((0.6, 0.3, 0.1))
+    assert row.conditional_acceptance_rate_at == pytest.approx((0.6, 0.5, 1 / 3))
+    assert row.acceptance_length_emitted is not None
+    assert row.acceptance_length_emitted.value == 2.0
+    assert row.decode_speedup.value == pytest.approx(1.5)
+    assert row.tpot_ms.value == pytest.approx(40)
+    assert row.baseline_tpot_ms.value == pytest.approx(60)
+    assert row.step_cost == pytest.approx(2.0 / 1.5)
+    assert row.digest == "d" * 64
+    assert row.flags == ()
+    assert {r.category for r in result.results} == {"all", "chat", "code"}
+
+
+def test_the_baseline_before_and_after_is_averaged_and_its_drift_told() -> None:
+    cells = [make_cell("baseline", "before", 0.05), DRAFTED, make_cell("baseline", "after", 0.07)]
+    result = make_result(cells)
+    (row,) = result.pooled()
+    assert row.decode_speedup.value == pytest.approx(1.5)
+    assert result.baseline[0].drift == pytest.approx(0.4)
+    assert row.flags == ("the baseline drifted by +40% during the measurement",)
+
+
+def test_a_session_with_its_own_baseline_is_paired_with_that_one() -> None:
+    cells = [make_cell("baseline", "k3-0", 0.08), make_cell("baseline", "k2-0", 0.06), DRAFTED]
+    (row,) = make_result(cells).pooled()
+    assert row.decode_speedup.value == pytest.approx(2.0)
+
+
+def test_text_that_differs_without_a_near_tie_is_flagged() -> None:
+    far = Divergence(prompt_id="p0", turn=0, position=3, expected=1, found=2, gap=2.0)
+    near = far.model_copy(update={"gap": 0.001, "is_near_tie": True})
+    cells = [make_cell("baseline", "before", 0.06), DRAFTED]
+    for divergence, is_broken in ((far, True), (near, False)):
+        verdict = Lossless(num_compared=10, num_equal=9, divergences=(divergence,))
+        (row,) = make_result(cells, verdict).pooled()
+        assert row.lossless == verdict
+        assert bool(row.flags) is is_broken
+
+
+def test_nothing_drafted_is_no_acceptance_length_and_is_flagged() -> None:
+    idle = make_cell("a", "k3-0", 0.06, histogram=(0, 0, 0, 0))
+    (row,) = make_result([make_cell("baseline", "before", 0.06), idle]).pooled()
+    assert row.acceptance_length is None
+    assert row.why is None
+    assert row.flags == ("nothing was drafted",)
+
+
+def test_the_document_survives_a_round_trip_and_a_frame_has_a_row_a_prompt(tmp_path: Path) -> None:
+    result = make_result([make_cell("baseline", "before", 0.06), DRAFTED])
+    result.write(tmp_path / "result.json")
+    assert BenchResult.load(tmp_path / "result.json") == result
+    frame = result.to_frame()
+    assert len(frame) == 2 * NUM_PROMPTS
+    drafted = frame[frame.arm == "a"]
+    length = 1 + drafted.num_accepted.sum() / drafted.num_drafts.sum()
+    assert length == result.best.acceptance_length.value
+
+
+def test_precision_is_reached_only_with_a_baseline_to_compare_with() -> None:
+    baseline = make_cell("baseline", "k3-0", 0.06)
+    spec = make_spec(precision=0.02)
+    assert is_precise(spec, [baseline, DRAFTED])
+    assert not is_precise(spec, [DRAFTED])
+    assert not is_precise(spec, [baseline])
+    assert not is_precise(make_spec(), [baseline, DRAFTED])
