@@ -80,6 +80,7 @@ def regenerate(
     out_dir: Path,
     config: RegenerateConfig,
     *,
+    server: ServerSpec | None = None,
     cache_dir: Path | None = None,
     exclude: Path | None = None,
     overwrite: bool = False,
@@ -94,6 +95,7 @@ def regenerate(
         verifier: Who answers.
         out_dir: The stage's folder; owned by the stage afterwards.
         config: How to answer.
+        server: Another way to start vLLM than `config.build_server_spec` gives.
         cache_dir: Keeps the verifier's digest between calls.
         exclude: Evaluation prompts, none of which may be among the prompts.
         overwrite: Replace other or finished work in `out_dir`.
@@ -108,7 +110,7 @@ def regenerate(
     prompts = load_prompts(prompts_path)
     if exclude:
         require_disjoint(prompts, exclude)
-    spec = config.build_server_spec(verifier.path)
+    spec = server or config.build_server_spec(verifier.path)
     plan = Plan(
         stage="regenerate",
         inputs={

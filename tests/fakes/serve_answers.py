@@ -1,0 +1,87 @@
+"""A server process that answers chat requests at once, each prompt always with the same token ids.
+
+Takes vLLM's flags. Prompt ids are the bytes of the conversation. What it does wrong is said by
+variables: ANSWERS_DELAY_S per answer, ANSWERS_DIE_AFTER that many, ANSWERS_FAIL_FIRST requests with
+500; a question with REFUSE in it gets 400. ANSWERS_LOG is a file with a line per question.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+VOCAB = 256
+_lock = threading.Lock()
+_counts = {"requests": 0, "answers": 0}
+
+
+def answer(messages: list[dict[str, str]], max_tokens: int) -> dict[str, Any]:
+    """Between 2 and 9 tokens; 2 ends an answer that was not cut off."""
+    prompt_ids = list(json.dumps(messages).encode())
+    digest = hashlib.sha256(bytes(prompt_ids)).digest()
+    token_ids = [3 + byte % (VOCAB - 3) for byte in digest[: 1 + digest[-1] % 8]] + [2]
+    is_cut = len(token_ids) > max_tokens
+    return {
+        "prompt_token_ids": prompt_ids,
+        "choices": [
+            {
+                "message": {"role": "assistant", "content": digest.hex()[:8]},
+                "finish_reason": "length" if is_cut else "stop",
+                "token_ids": token_ids[:max_tokens],
+            }
+        ],
+        "usage": {
+            "prompt_tokens": len(prompt_ids),
+            "completion_tokens": min(len(token_ids), max_tokens),
+        },
+    }
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: object) -> None: ...
+
+    def do_GET(self) -> None:
+        self.reply(200, {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with _lock:
+            _counts["requests"] += 1
+            number = _counts["requests"]
+        question = body["messages"][-1]["content"]
+        if log := os.environ.get("ANSWERS_LOG"):
+            with Path(log).open("a") as stream:
+                stream.write(json.dumps(question) + "\n")
+        time.sleep(float(os.environ.get("ANSWERS_DELAY_S", "0")))
+        if "REFUSE" in question:
+            self.reply(400, {"error": "the prompt is too long"})
+        elif number <= int(os.environ.get("ANSWERS_FAIL_FIRST", "0")):
+            self.reply(500, {"error": "not today"})
+        else:
+            self.reply(200, answer(body["messages"], body["max_tokens"]))
+            with _lock:
+                _counts["answers"] += 1
+                if _counts["answers"] == int(os.environ.get("ANSWERS_DIE_AFTER", "-1")):
+                    os._exit(1)
+
+    def reply(self, status: int, document: dict[str, Any]) -> None:
+        raw = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    flags, _ = parser.parse_known_args()
+    ThreadingHTTPServer(("127.0.0.1", flags.port), Handler).serve_forever()

@@ -1,0 +1,185 @@
+"""Everything that can happen between a prompts file and its conversations, with a fake engine."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from eval.errors import ServerStartError
+from eval.spec import ServerSpec
+from harness.corpus.conversations import load_conversations
+from harness.corpus.regeneration import RegenerateConfig, Regenerated, regenerate
+from harness.drafter.verifier import Verifier
+from harness.errors import CheckError, ConfigError, WorkError
+
+CONFIG = RegenerateConfig(max_tokens=6, concurrency=4)
+Answering = Callable[..., ServerSpec]
+Regenerate = Callable[..., Regenerated]
+
+
+def silent(text: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture
+def run(verifier: Verifier, prompts_path: Path, answering: Answering, tmp_path: Path) -> Regenerate:
+    def call(
+        out: str = "out",
+        config: RegenerateConfig = CONFIG,
+        overwrite: bool = False,
+        **faults: object,
+    ) -> Regenerated:
+        return regenerate(
+            prompts_path,
+            verifier,
+            tmp_path / out,
+            config,
+            server=answering(**faults),
+            overwrite=overwrite,
+            progress=silent,
+        )
+
+    return call
+
+
+def test_conversations_come_in_prompt_order_with_exact_tokens(
+    run: Regenerate, tmp_path: Path
+) -> None:
+    result = run()
+    manifest, conversations = load_conversations(tmp_path / "out")
+    rows = list(conversations)
+    assert manifest == result.manifest
+    assert [row.id for row in rows] == [*(f"p{i}" for i in range(20)), "long"]
+    assert len(rows[-1].turns) == 3
+    for turn in (turn for row in rows for turn in row.turns):
+        asked = json.loads(bytes(turn.prompt_token_ids))
+        assert asked[-1] == {"role": "user", "content": turn.question}
+        assert turn.is_truncated == (turn.token_ids[-1] != 2)
+        assert len(turn.token_ids) == 6 or not turn.is_truncated
+    assert json.loads(bytes(rows[-1].turns[2].prompt_token_ids))[1]["content"] == (
+        rows[-1].turns[0].answer
+    )
+    counts = manifest.counts
+    assert (counts["conversations"], counts["turns"], counts["refused"]) == (21, 23, 0)
+    assert 0 < counts["truncated_answers"] < 23
+    assert result.tokens_per_s
+    assert result.tokens_per_s > 0
+
+
+def test_finished_work_starts_no_server(run: Regenerate) -> None:
+    first = run()
+    again = run(die_after=0)
+    assert again.manifest == first.manifest
+    assert again.tokens_per_s is None
+
+
+def test_failed_requests_are_tried_again(run: Regenerate) -> None:
+    assert run("a", fail_first=9).manifest == run("b").manifest
+
+
+def test_what_never_answers_is_listed_and_the_rest_is_kept(run: Regenerate, tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match=r"(?s)of 21 prompts got no answer in 3 tries:.*HTTP 500"):
+        run(fail_first=60)
+    log = tmp_path / "asked.txt"
+    assert run(log=log).manifest == run("b").manifest
+    assert len(log.read_text().splitlines()) < 23
+
+
+def test_refused_prompts_are_counted_and_not_asked_again(
+    run: Regenerate, prompts_path: Path, tmp_path: Path
+) -> None:
+    with prompts_path.open("a") as stream:
+        stream.write('{"id": "huge", "category": "qa", "prompt": "REFUSE me"}\n')
+    log = tmp_path / "asked.txt"
+    manifest = run(log=log).manifest
+    assert (manifest.counts["refused"], manifest.counts["conversations"]) == (1, 21)
+    refused = json.loads((tmp_path / "out" / "refused.jsonl").read_text())
+    assert refused["prompt_id"] == "huge"
+    assert "HTTP 400" in refused["reason"]
+    assert log.read_text().count("REFUSE") == 1
+
+
+def test_a_server_that_dies_keeps_the_answers_so_far(run: Regenerate, tmp_path: Path) -> None:
+    with pytest.raises(ServerStartError, match="went away"):
+        run(die_after=7)
+    log = tmp_path / "asked.txt"
+    assert run(log=log).manifest == run("b").manifest
+    assert len(log.read_text().splitlines()) < 23
+
+
+def test_other_settings_in_the_same_folder_are_refused(run: Regenerate) -> None:
+    run()
+    other = RegenerateConfig(max_tokens=5, concurrency=4)
+    with pytest.raises(ConfigError, match=r"config\.max_tokens: there 6, asked 5"):
+        run(config=other)
+    assert run(config=other, overwrite=True).manifest.config["max_tokens"] == 5
+
+
+def test_changed_conversations_are_refused(run: Regenerate, tmp_path: Path) -> None:
+    run()
+    path = tmp_path / "out" / "conversations.jsonl"
+    path.write_text(path.read_text().replace("question 3", "question 4", 1))
+    with pytest.raises(CheckError, match=r"regenerate: .*conversations\.jsonl was changed"):
+        load_conversations(tmp_path / "out")
+
+
+def test_a_taken_port_is_named(
+    verifier: Verifier, prompts_path: Path, answering: Answering, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = answering().model_copy(update={"port": port})
+        with pytest.raises(ServerStartError, match=f"port {port} .*taken"):
+            regenerate(
+                prompts_path, verifier, tmp_path / "out", CONFIG, server=server, progress=silent
+            )
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from eval.spec import ServerSpec
+from harness.corpus.regeneration import RegenerateConfig, regenerate
+from harness.drafter.verifier import Verifier
+from harness.settings import load_settings
+prompts, verifier, out, server = sys.argv[1:]
+regenerate(Path(prompts), Verifier.load(verifier, load_settings()), Path(out),
+           RegenerateConfig(max_tokens=6, concurrency=2),
+           server=ServerSpec.model_validate_json(server), progress=lambda *a: None)
+"""
+
+
+@pytest.fixture
+def child(
+    verifier: Verifier, prompts_path: Path, answering: Answering, tmp_path: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A regeneration into `out`, slow enough to be killed in the middle."""
+    spec = answering(delay_s=0.05).model_dump_json()
+    arguments = [str(prompts_path), str(verifier.path), str(tmp_path / "out"), spec]
+    with subprocess.Popen([sys.executable, "-c", CHILD, *arguments]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("num_answers", [1, 5, 15])
+def test_killed_at_any_point_it_goes_on_to_an_equal_manifest(
+    run: Regenerate, child: "subprocess.Popen[bytes]", tmp_path: Path, num_answers: int
+) -> None:
+    journal = tmp_path / "out" / "journal.jsonl"
+    deadline = time.monotonic() + 30
+    while not (journal.exists() and journal.read_bytes().count(b"\n") >= num_answers):
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    log = tmp_path / "asked.txt"
+    assert run(log=log).manifest == run("undisturbed").manifest
+    assert len(log.read_text().splitlines()) <= 23 - num_answers
