@@ -14,7 +14,7 @@ CONFIG = {"draft_vocab_size": 4, "transformer_layer_config": {"head_dim": 2, "ro
 def write_drafter(
     folder: Path,
     config: dict[str, object],
-    tensors: dict[str, tuple[int, ...]],
+    shapes: dict[str, tuple[int, ...]],
     fill: bytes = b"\1",
 ) -> Path:
     folder.mkdir()
