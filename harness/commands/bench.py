@@ -32,6 +32,9 @@ _K = Annotated[str | None, typer.Option(help="Tokens proposed per draft: 3 or 1,
 _Concurrency = Annotated[str | None, typer.Option(help="Requests under way at once: 1 or 1,8,32.")]
 _Set = Annotated[list[str] | None, typer.Option("--set", help="A key of the YAML: max_tokens=64.")]
 _NoSwap = Annotated[bool, typer.Option("--no-swap", help="A fresh engine for every drafter.")]
+_Reuse = Annotated[
+    bool, typer.Option("--reuse", help="Take an equal measurement that is finished already.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="The result document on stdout.")]
 
 
@@ -46,6 +49,7 @@ def bench(
     concurrency: _Concurrency = None,
     overrides: _Set = None,
     no_swap: _NoSwap = False,
+    reuse: _Reuse = False,
     as_json: _Json = False,
 ) -> None:
     """Measures drafters in vLLM against their verifier alone, with intervals."""
@@ -62,7 +66,9 @@ def bench(
         is_swapping=False if no_swap else None,
     )
     with progress() as report:
-        measured = bench_drafters(resolved, settings, open_store(settings), report)
+        measured = bench_drafters(
+            resolved, settings, open_store(settings), report, is_reusing=reuse
+        )
     log(f"run {measured.run_id}; result {measured.result_path}")
     if as_json:
         show_json(measured.result)
