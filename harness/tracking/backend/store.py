@@ -3,9 +3,11 @@
 Nothing here uses MLflow's global state (active run, tracking URI): two stores can be open at once.
 """
 
+import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import mlflow.entities as entity
 from mlflow import MlflowClient
@@ -14,7 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from harness import __version__
 from harness.digests import FolderDigest
-from harness.errors import ConfigError
+from harness.errors import ConfigError, TrackingError
 from harness.settings import Settings
 from harness.tracking import names, spelling
 from harness.tracking.backend import reading
@@ -25,6 +27,8 @@ from harness.tracking.embedded import prepare_embedded
 from harness.tracking.owner import current_owner
 from harness.tracking.records import Checkpoint, RunStatus, RunSummary
 from harness.tracking.run import Run
+
+_CONNECT_TIMEOUT_S = 10.0
 
 
 class MlflowStore:
@@ -41,9 +45,9 @@ class MlflowStore:
         """Opens the store; the embedded one is made when it is missing."""
         if settings.is_embedded:
             prepare_embedded(settings)
-        uri = settings.tracking_uri
-        store = cls(MlflowClient(tracking_uri=uri, registry_uri=uri), settings)
-        store.experiment_names()  # an old schema or a dead server shows here, not in mid-work
+        _require_answer(settings.tracking_uri)
+        store = cls(_connect(settings.tracking_uri), settings)
+        store.experiment_names()  # what is wrong with a store shows here, not in mid-work
         return store
 
     @translated
@@ -227,6 +231,26 @@ class MlflowStore:
             max_results=50_000,
         )
         return [run.info.run_name or "" for run in found]
+
+
+@translated
+def _connect(uri: str) -> MlflowClient:
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _require_answer(uri: str) -> None:
+    """Fails at once where nothing listens; MLflow itself would try for four minutes."""
+    address = urlsplit(uri)
+    if address.scheme not in {"http", "https"} or not address.hostname:
+        return
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        socket.create_connection((address.hostname, port), _CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise TrackingError(
+            f"expected an MLflow server at {uri}, but nothing answers there: {error}",
+            "start it, or unset MLFLOW_TRACKING_URI to use the embedded store",
+        ) from error
 
 
 def _quoted(text: str) -> str:
