@@ -145,7 +145,7 @@ def extract(
             return finished
         rows = read_token_ids(tokens_dir)
         tokens_files = _copy_tokens(tokens_dir, source, out_dir / TOKENS_DIR)
-        (out_dir / STATES_DIR).mkdir(exist_ok=True)
+        _make_states_dir(out_dir / STATES_DIR)
         with Journal(out_dir / JOURNAL_NAME) as journal:
             work = _Extraction(rows, out_dir, journal, progress)
             work.run(verifier, (*layer_ids, verifier.num_layers), config)
@@ -236,6 +236,13 @@ class _Extraction:
             entries[row] = FileDigest(name=name, num_bytes=len(raw), sha256=sha256_bytes(raw))
         self._journal.append({"row": r, "file": d.model_dump()} for r, d in entries.items())
         self.done |= entries
+
+
+def _make_states_dir(folder: Path) -> None:
+    """Makes the folder, or clears it of the temporary file that a kill left behind."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob(".hs_*"):
+        path.unlink()
 
 
 def _require_layers(asked: tuple[int, ...] | None, verifier: Verifier) -> tuple[int, ...]:

@@ -142,6 +142,7 @@ def begin_stage(folder: Path, plan: Plan, *, overwrite: bool) -> Manifest | None
         ConfigError: The folder holds something else, or other work and `overwrite` is not given.
         CheckError: The work is finished, but its files are gone or have another size.
     """
+    _sweep(folder, plan.stage)
     found = _read_plan(folder)
     if found is None:
         strangers = sorted(p.name for p in folder.iterdir() if p.name != _LOCK_NAME)
@@ -197,6 +198,13 @@ def require_space(folder: Path, num_bytes: int, what: str) -> None:
             f"found {free / 1e9:.2f} GB",
             "free some space, or give --out on a larger disk",
         )
+
+
+def _sweep(folder: Path, stage: Stage) -> None:
+    """Removes the temporary files of atomic writes that a kill cut short."""
+    for name in (MANIFEST_NAME, PLAN_NAME, *_OWNED[stage]):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink()
 
 
 def _read_plan(folder: Path) -> Plan | None:

@@ -51,6 +51,12 @@ def test_overwrite_removes_the_stage_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "plan.json"]
 
 
+def test_a_kill_while_the_plan_was_written_leaves_a_usable_folder(tmp_path: Path) -> None:
+    (tmp_path / ".plan.json.x7qk2p").write_text('{"sche')
+    assert begin_stage(tmp_path, PLAN, overwrite=False) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_of_strangers_is_left_alone(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")

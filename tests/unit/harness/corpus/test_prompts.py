@@ -55,7 +55,7 @@ def test_shared_prompts_are_refused_with_both_ids(tmp_path: Path) -> None:
     [
         ("", "expected prompts in .*, found none"),
         ('{"id": "a", "category": "c", "prompt": "x"}\n{oops\n', ":2: not a JSON object"),
-        ('{"id": "a", "category": "c"}\n', ':1: expected either "prompt" or "turns"'),
+        ('{"id": "a", "category": "c"}\n', ':1: expected .*"prompt" or "turns"'),
         ('{"category": "c", "prompt": "x"}\n', ":1: id"),
         ('{"id": "a", "category": "c", "prompt": "  "}\n', ":1: .*empty prompt"),
         ('{"id": "a", "category": "c", "turns": []}\n', ":1: turns"),
