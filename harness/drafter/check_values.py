@@ -16,7 +16,7 @@ from harness.drafter.values import as_float32, iter_chunks, read_rows
 from harness.drafter.verifier import Verifier
 
 _FLOATS = {"F16", "BF16", "F32", "F64"}
-_SAMPLES_PER_CHUNK = 1 << 18
+_SAMPLES_PER_CHUNK = 1 << 17
 _MIN_FRESH_ELEMENTS = 4096
 _INIT_STD = 0.02
 """transformers' default initializer_range, which Llama-type models draw their matrices with."""
@@ -119,7 +119,8 @@ def _looks_fresh(header: TensorHeader, sample: npt.NDArray[np.float32]) -> bool:
     std = float(sample.std(dtype=np.float64))
     if std == 0 or abs(float(sample.mean(dtype=np.float64))) > 0.1 * std:
         return False
-    kurtosis = float(np.mean((sample.astype(np.float64) / std) ** 4))
+    squares = np.square(sample / np.float32(std))
+    kurtosis = float(np.mean(np.square(squares), dtype=np.float64))
     uniform_std = header.shape[-1] ** -0.5 / 3**0.5
     is_normal = _is_near(std, _INIT_STD, _STD_TOLERANCE) and _is_near(
         kurtosis, _NORMAL_KURTOSIS, _SHAPE_TOLERANCE

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from harness.drafter.tensors import TensorHeader, inside
 
 _CHUNK_ELEMENTS = 8 << 20
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 16 << 20
 
 _NUMPY = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4",
@@ -51,7 +51,7 @@ class Matrix(NamedTuple):
         return read_rows(self.folder, self.header, rows)
 
     def blocks(self) -> Iterator[npt.NDArray[np.int64]]:
-        """Row numbers, in blocks that take at most 32 MiB as float32."""
+        """Row numbers, in blocks that take at most 16 MiB as float32."""
         num_rows, num_columns = self.header.shape
         step = max(1, _BLOCK_BYTES // (4 * num_columns))
         for start in range(0, num_rows, step):
@@ -74,7 +74,8 @@ def read_rows(
 def as_float32(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
     """Stored values as float32: BF16 bits are widened exactly, everything else is cast."""
     if dtype == "BF16":
-        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        wide: npt.NDArray[np.uint32] = np.left_shift(values, np.uint32(16), dtype=np.uint32)
+        return wide.view(np.float32)
     return values.astype(np.float32)
 
 
