@@ -167,22 +167,41 @@ def _rows(
             )
             if row is None:
                 continue
-            lossless = measured.verdicts.get(key) if category == ALL else None
-            flags = _flags(spec, row, lossless, drifts.get(concurrency))
-            rows.append(row.model_copy(update={"lossless": lossless, "flags": flags}))
+            row = row.model_copy(
+                update={
+                    "lossless": measured.verdicts.get(key) if category == ALL else None,
+                    "foreign_cpu_share": _foreign_cpu_share(measured.cells, key),
+                }
+            )
+            flags = _flags(spec, row, drifts.get(concurrency))
+            rows.append(row.model_copy(update={"flags": flags}))
     return rows
 
 
-def _tokens_per_s(cells: Sequence[Cell], arm: str, k: int | None, concurrency: int) -> float:
+def _cells_of(cells: Sequence[Cell], arm: str, k: int | None, concurrency: int) -> list[Cell]:
     wanted = (arm, k, concurrency)
-    own = [cell for cell in cells if (cell.key.arm, cell.key.k, cell.key.concurrency) == wanted]
+    return [cell for cell in cells if (cell.key.arm, cell.key.k, cell.key.concurrency) == wanted]
+
+
+def _tokens_per_s(cells: Sequence[Cell], arm: str, k: int | None, concurrency: int) -> float:
+    own = _cells_of(cells, arm, k, concurrency)
     tokens = sum(answer.num_tokens for cell in own for answer in cell.answers)
     return tokens / sum(cell.wall_s for cell in own)
 
 
-def _flags(
-    spec: BenchSpec, row: BenchRow, lossless: Lossless | None, drift: float | None
-) -> tuple[str, ...]:
+def _foreign_cpu_share(cells: Sequence[Cell], key: ArmKey) -> float:
+    """The larger of the arm's and the baseline's, each a mean over time."""
+
+    def share(name: str, k: int | None) -> float:
+        own = _cells_of(cells, name, k, key[2])
+        wall_s = sum(cell.wall_s for cell in own)
+        return sum(cell.foreign_cpu_share * cell.wall_s for cell in own) / wall_s
+
+    return max(share(key[0], key[1]), share(BASELINE, None))
+
+
+def _flags(spec: BenchSpec, row: BenchRow, drift: float | None) -> tuple[str, ...]:
+    lossless, foreign = row.lossless, row.foreign_cpu_share
     flags: list[str] = []
     if row.acceptance_length is None:
         flags.append("nothing was drafted")
@@ -190,6 +209,8 @@ def _flags(
         flags.append(f"only {row.num_prompts} prompts: the interval is rough")
     if drift is not None and abs(drift) > spec.max_drift:
         flags.append(f"the baseline drifted by {drift:+.0%} during the measurement")
+    if foreign is not None and foreign > spec.max_foreign_cpu:
+        flags.append(f"other processes took {foreign:.0%} of the CPU: the times are not to be used")
     if lossless and lossless.is_broken:
         num = sum(not d.is_near_tie for d in lossless.divergences)
         flags.append(f"{num} greedy answers differ from the baseline's where it saw no near tie")

@@ -15,6 +15,15 @@ from eval.errors import SpecError
 from eval.files import write_atomic
 from eval.spec import BenchSpec, Frozen
 
+_ANALYSIS_ONLY = {
+    "confidence",
+    "max_drift",
+    "max_foreign_cpu",
+    "num_resamples",
+    "precision",
+    "request_timeout_s",
+}
+
 
 class CellKey(Frozen):
     """Which piece it is."""
@@ -35,8 +44,8 @@ class Cell(Frozen):
     """The server's own counts over this piece; they agree with the answers'."""
     wall_s: float
     started_unix_s: float
-    load_average: float
-    """Of the machine over the last minute, at the end of the piece."""
+    foreign_cpu_share: float
+    """Share of the machine's CPU time that other processes took meanwhile."""
 
 
 class CellStore:
@@ -78,6 +87,5 @@ class CellStore:
 
 def fingerprint_of(spec: BenchSpec) -> str:
     """Digest of all that decides what a cell holds; what only decides its analysis is left out."""
-    analysis_only = {"confidence", "num_resamples", "max_drift", "precision", "request_timeout_s"}
-    document = spec.model_dump(mode="json", exclude=analysis_only)
+    document = spec.model_dump(mode="json", exclude=_ANALYSIS_ONLY)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

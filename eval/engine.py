@@ -1,7 +1,6 @@
 """A vLLM server as an instrument: started when needed, warmed up, cross-checked at each use."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from eval.answers import Batch
 from eval.cells import Cell, CellKey
 from eval.client import ask
 from eval.counters import count_answers, parse_counters, require_agreement
+from eval.environment import ForeignLoad
 from eval.errors import MeasurementError, RequestError, SwapRefusedError
 from eval.hotswap import SWAP_ARGS, SWAP_ENV, swap_drafter
 from eval.plan import BASELINE_ARM, Arm
@@ -83,8 +83,10 @@ class Engine:
         """
         server = self.serve(arm)
         before = parse_counters(server.fetch("/metrics"), server.model)
+        others = ForeignLoad(server.pid)
         started = time.time()
         batch = self.ask(arm, prompts, key.concurrency)
+        foreign_cpu_share = others.share()
         own = count_answers(batch.answers)
         deadline = time.monotonic() + _SETTLE_S
         while True:
@@ -99,7 +101,7 @@ class Engine:
             counters=counted,
             wall_s=batch.wall_s,
             started_unix_s=started,
-            load_average=os.getloadavg()[0],
+            foreign_cpu_share=foreign_cpu_share,
         )
 
     def ask(self, arm: Arm, prompts: Sequence[Prompt], concurrency: int) -> Batch:

@@ -46,6 +46,35 @@ def idle_cpu_share(pid: int | None, seconds: float = 3.0) -> float:
     return (_cpu_seconds(root) - before) / seconds / len(os.sched_getaffinity(0))
 
 
+class ForeignLoad:
+    """Watches how much of this machine's CPU others take while an engine is measured.
+
+    Args:
+        pid: The engine's supervisor; it, its descendants and this process are not others.
+    """
+
+    def __init__(self, pid: int | None) -> None:
+        self._root = psutil.Process(pid)
+        self._started = time.monotonic()
+        self._busy_s, self._own_s = _busy_seconds(), self._own_seconds()
+
+    def share(self) -> float:
+        """Since the start of the watch: CPU seconds of others per CPU second there was."""
+        busy_s = _busy_seconds() - self._busy_s
+        foreign_s = busy_s - (self._own_seconds() - self._own_s)
+        there_was_s = (time.monotonic() - self._started) * len(os.sched_getaffinity(0))
+        return float(max(foreign_s, 0.0) / there_was_s)
+
+    def _own_seconds(self) -> float:
+        own = psutil.Process().cpu_times()
+        return _cpu_seconds(self._root) + float(own.user + own.system)
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.system + times.nice)
+
+
 def _cpu_seconds(root: psutil.Process) -> float:
     total = 0.0
     for process in (root, *root.children(recursive=True)):

@@ -148,6 +148,8 @@ class BenchRow(Frozen):
     step_cost: float | None
     """Time of one step with speculation over one plain step: the break-even acceptance length."""
     why: str | None
+    foreign_cpu_share: float | None = None
+    """Of the machine's CPU time, what other processes took while this row and its baseline ran."""
     lossless: Lossless | None = None
     flags: tuple[str, ...] = ()
     """What a reader must know before believing the row; empty is good."""

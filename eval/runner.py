@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from eval.assembly import Measured, build_result, is_precise
-from eval.cells import Cell, CellKey, CellStore, fingerprint_of
+from eval.cells import Cell, CellKey, CellStore
 from eval.device import available_bytes, engine_bytes, resolve_server
 from eval.engine import Engine
 from eval.environment import SPIN_S, describe_environment, idle_cpu_share
@@ -48,7 +48,7 @@ def run_bench(spec: BenchSpec, out_dir: Path, progress: ProgressFn) -> BenchResu
     finished = out_dir / RESULT_NAME
     if finished.exists():
         result = BenchResult.load(finished)
-        if fingerprint_of(result.spec) == fingerprint_of(spec):
+        if result.spec == spec:
             return result
     result = _Bench(spec, out_dir, store, progress).run()
     result.write(finished)

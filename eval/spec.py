@@ -119,6 +119,8 @@ class BenchSpec(Frozen):
     num_resamples: int = Field(default=2000, ge=100)
     tie_gap: float = Field(default=0.05, ge=0)
     """Nats between two tokens in the baseline below which a greedy answer may go either way."""
+    max_foreign_cpu: float = Field(default=0.05, gt=0)
+    """Share of the CPU that other processes may take before a row is flagged."""
     max_drift: float = Field(default=0.10, gt=0)
     """Relative change of the baseline's TPOT between start and end above which rows are flagged."""
 

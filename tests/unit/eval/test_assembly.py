@@ -28,7 +28,9 @@ def make_spec(**changes: object) -> BenchSpec:
     return BenchSpec.model_validate(values | changes)
 
 
-def make_cell(arm: str, session: str, tpot_s: float, histogram: tuple[int, ...] = ()) -> Cell:
+def make_cell(
+    arm: str, session: str, tpot_s: float, histogram: tuple[int, ...] = (), foreign: float = 0.0
+) -> Cell:
     answers = []
     for prompt in PROMPTS:
         speculation = None
@@ -63,7 +65,7 @@ def make_cell(arm: str, session: str, tpot_s: float, histogram: tuple[int, ...] 
         counters=count_answers(answers),
         wall_s=sum(answer.latency_s for answer in answers),
         started_unix_s=0.0,
-        load_average=0.0,
+        foreign_cpu_share=foreign,
     )
 
 
@@ -131,6 +133,13 @@ def test_text_that_differs_without_a_near_tie_is_flagged() -> None:
         (row,) = make_result(cells, verdict).pooled()
         assert row.lossless == verdict
         assert bool(row.flags) is is_broken
+
+
+def test_a_busy_machine_is_flagged() -> None:
+    busy = make_cell("baseline", "before", 0.06, foreign=0.3)
+    (row,) = make_result([busy, DRAFTED]).pooled()
+    assert row.foreign_cpu_share == pytest.approx(0.3)
+    assert "other processes took 30% of the CPU" in row.flags[0]
 
 
 def test_nothing_drafted_is_no_acceptance_length_and_is_flagged() -> None:
