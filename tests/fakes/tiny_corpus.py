@@ -1,0 +1,108 @@
+"""A verifier that runs and a corpus of its own greedy answers, in the real formats, in seconds.
+
+The verifier is random, so its greedy answers run into short cycles: a drafter can learn them.
+hidden / heads is 8; drafters trained on it are given another head_dim.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from harness.corpus.manifest import Plan, finish_stage
+from harness.digests import digest_files
+from harness.drafter.verifier import Verifier, verifier_digest
+from harness.settings import load_settings
+
+HIDDEN, HEADS, KV_HEADS, NUM_LAYERS, VOCAB = 24, 3, 3, 6, 96
+AUX_LAYER_IDS = (1, 3, 5)
+NUM_ROWS, PROMPT_TOKENS, ANSWER_TOKENS = 24, 6, 20
+
+
+def write_running_verifier(folder: Path, seed: int = 0) -> Path:
+    """A random Llama that transformers can run."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=48,
+        num_hidden_layers=NUM_LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+        architectures=["LlamaForCausalLM"],
+    )
+    LlamaForCausalLM(config).float().save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def write_tiny_corpus(folder: Path, verifier_path: Path, *, is_broken: bool = False) -> Path:
+    """A finished extract folder; `is_broken` puts a NaN into every file of hidden states."""
+    model = LlamaForCausalLM.from_pretrained(verifier_path, dtype=torch.float32).eval()
+    states_dir, tokens_dir = folder / "hidden_states", folder / "tokens"
+    states_dir.mkdir(parents=True)
+    rows = [_answer(model, seed) for seed in range(NUM_ROWS)]
+    for number, row in enumerate(rows):
+        states = _states(model, row)
+        if is_broken:
+            states[-2:] = float("nan")
+        token_ids = torch.tensor(row)
+        save_file(
+            {"hidden_states": states, "token_ids": token_ids},
+            states_dir / f"hs_{number}.safetensors",
+        )
+    mask = [0] * PROMPT_TOKENS + [1] * ANSWER_TOKENS
+    columns = {"input_ids": rows, "loss_mask": [mask] * NUM_ROWS, "seq_len": [len(mask)] * NUM_ROWS}
+    dataset = Dataset.from_dict(columns)
+    dataset.set_format(type="torch")
+    dataset.save_to_disk(tokens_dir)
+    counts = Counter(token for row in rows for token in row[PROMPT_TOKENS:])
+    torch.save(dict(counts), tokens_dir / "token_freq.pt")
+    _finish(folder, verifier_path)
+    return folder
+
+
+def _answer(model: LlamaForCausalLM, seed: int) -> list[int]:
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, VOCAB, (1, PROMPT_TOKENS), generator=random)
+    with torch.no_grad():
+        for _ in range(ANSWER_TOKENS):
+            ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
+    return [int(token) for token in ids[0]]
+
+
+def _states(model: LlamaForCausalLM, row: list[int]) -> torch.Tensor:
+    """[tokens, aux layers + 1, hidden]: inputs of the aux layers, then of the final norm."""
+    last: list[torch.Tensor] = []
+    hook = model.model.norm.register_forward_pre_hook(lambda _, inputs: last.append(inputs[0][0]))
+    with torch.no_grad():
+        found = model(torch.tensor([row]), output_hidden_states=True).hidden_states
+    hook.remove()
+    return torch.stack([*(found[i][0] for i in AUX_LAYER_IDS), last[0]], dim=1).contiguous()
+
+
+def _finish(folder: Path, verifier_path: Path) -> None:
+    settings = load_settings(folder.parent)
+    verifier = Verifier.load(str(verifier_path), settings)
+    names = [str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()]
+    plan = Plan(
+        stage="extract",
+        inputs={"tokens": "0" * 64, "verifier": verifier_digest(verifier)},
+        config={"aux_layer_ids": list(AUX_LAYER_IDS), "dtype": "float32"},
+    )
+    tokens = PROMPT_TOKENS + ANSWER_TOKENS
+    counts = {
+        "conversations": NUM_ROWS,
+        "rows": NUM_ROWS,
+        "tokens": NUM_ROWS * tokens,
+        "loss_tokens": NUM_ROWS * ANSWER_TOKENS,
+        "longest_row_tokens": tokens,
+    }
+    origins = {"verifier": str(verifier_path)}
+    finish_stage(folder, plan, counts, digest_files(folder, names), origins)
