@@ -1,5 +1,7 @@
 """Rules on names and shapes: every tensor the config asks for, in its size, and no other."""
 
+from collections import Counter
+
 from harness.drafter.drafter import Drafter
 from harness.drafter.findings import Finding
 from harness.drafter.keys import plain_name
@@ -15,8 +17,8 @@ _FROM_SOURCE = "take the drafter from its source again, or convert the original"
 def check_names(drafter: Drafter, purpose: str) -> list[Finding]:
     """Spelling of names: `model.` in front, `midlayer.` in a nested folder, two for one tensor."""
     findings = []
-    plain = [plain_name(key) for key in drafter.tensors]
-    twice = sorted({name for name in plain if plain.count(name) > 1})
+    counts = Counter(plain_name(key) for key in drafter.tensors)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         findings.append(
             _error("prefix", twice[0], "each tensor once", "two spellings of one tensor",

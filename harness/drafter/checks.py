@@ -54,6 +54,10 @@ def check_drafter(
             findings += _check_tensors(drafter, verifier, loaded)
     except UnreadableError as error:
         findings = [unreadable(error)]
+    except OSError as error:
+        fix = "check its permissions and its disk"
+        wrong = UnreadableError(str(path), "files that can be read", str(error), fix)
+        findings = [unreadable(wrong)]
     return Report.of(findings)
 
 

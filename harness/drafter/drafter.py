@@ -26,6 +26,8 @@ DrafterFormat = Literal["speculators", "flat", "mla"]
 DEFAULT_NUM_AUX = 3
 _DEFAULT_EPS, _DEFAULT_THETA, _DEFAULT_POSITIONS = 1e-6, 10000.0, 2048
 """Source: transformers 5.19, models/llama/configuration_llama.py."""
+_MOST_LAYERS = 1000
+"""Of a drafter, or handed to it: an absurd number must not become an absurd list."""
 CONVERTED_KEY = "converted_from"
 """Where a conversion keeps what the new format has no place for (`harness.drafter.convert`)."""
 _TRAINED_TYPES = ("eagle3", "peagle")
@@ -187,7 +189,7 @@ def _sizes(top: Fields, layer: Fields) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "target_hidden_size": top.count("target_hidden_size") or hidden_size,
         "intermediate_size": layer.need_count("intermediate_size"),
-        "num_layers": layer.count("num_hidden_layers") or 1,
+        "num_layers": layer.count("num_hidden_layers", _MOST_LAYERS) or 1,
         "num_heads": heads,
         "num_kv_heads": layer.count("num_key_value_heads") or heads,
         "head_dim_configured": layer.count("head_dim"),
@@ -232,7 +234,9 @@ def _aux(top: Fields, layer: Fields, form: DrafterFormat) -> dict[str, Any]:
     ids = top.counts("eagle_aux_hidden_state_layer_ids")
     eagle = top.nested("eagle_config") if form != "speculators" else None
     inner = eagle.counts("eagle_aux_hidden_state_layer_ids") if eagle else None
-    num_aux = layer.count("num_aux_hidden_states") or (len(inner) if inner else DEFAULT_NUM_AUX)
+    num_aux = layer.count("num_aux_hidden_states", _MOST_LAYERS) or (
+        len(inner) if inner else DEFAULT_NUM_AUX
+    )
     source = "config" if ids else "eagle_config" if inner else None
     return {"aux_layer_ids": ids or inner, "aux_layer_source": source, "num_aux": num_aux}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.drafter.tensors import UnreadableError
 
+_MOST = 1 << 31
 _FIX = "correct the value, or take the file from its source again"
 
 
@@ -21,13 +22,13 @@ class Fields:
         """Whether the key is given and not null."""
         return self.document.get(key) is not None
 
-    def count(self, key: str) -> int | None:
-        """A positive whole number."""
+    def count(self, key: str, most: int = _MOST) -> int | None:
+        """A positive whole number, of a size that a model can have."""
         value = self.document.get(key)
         if value is None:
             return None
-        if type(value) is not int or value < 1:
-            raise self._wrong(key, "a positive whole number", value)
+        if type(value) is not int or not 1 <= value <= most:
+            raise self._wrong(key, f"a whole number from 1 to {most}", value)
         return value
 
     def need_count(self, key: str) -> int:

@@ -97,6 +97,30 @@ def test_rebuilding_the_vocabulary_leaves_no_row_misaligned(
     assert check_drafter(done.path, verifier, deep=True).findings == ()
 
 
+def test_a_rebuilt_head_scores_every_shared_token_as_before(
+    tmp_path: Path, verifier: Verifier, frequencies: Path
+) -> None:
+    """At all positions the shared tokens keep their logits, so their order, so acceptance of them.
+
+    With the rows left where they stood (what speculators does, S7) hardly one would.
+    """
+    path = build_drafter(tmp_path / "p", verifier, is_head_apart=True)
+    chosen = config(vocab_policy="rebuild")
+    done = prepare_parent(path, verifier, chosen, tmp_path / "out", frequencies)
+    before, after = stored(path), stored(done.path)
+    states = np.random.default_rng(5).normal(size=(200, verifier.hidden_size)).astype(np.float32)
+    old_ids, new_ids = (np.arange(DRAFT_VOCAB) + t["d2t"] for t in (before, after))
+    shared = np.intersect1d(old_ids, new_ids)
+    old, new = (
+        (states @ t["lm_head.weight"].T)[:, np.searchsorted(ids, shared)]
+        for t, ids in ((before, old_ids), (after, new_ids))
+    )
+    np.testing.assert_allclose(old, new, rtol=1e-4, atol=1e-5)
+    left = (states @ before["lm_head.weight"].T)[:, np.searchsorted(new_ids, shared)]
+    assert np.mean(old.argmax(axis=1) == new.argmax(axis=1)) == 1
+    assert np.mean(old.argmax(axis=1) == left.argmax(axis=1)) < 0.2
+
+
 def test_rebuilding_to_the_whole_vocabulary_needs_no_tables(
     tmp_path: Path, verifier: Verifier, frequencies: Path
 ) -> None:

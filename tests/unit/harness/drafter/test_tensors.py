@@ -176,6 +176,10 @@ def no_heads(path: Path) -> None:
     edit_config(path, lambda c: decoder(c).update(num_attention_heads=0))
 
 
+def absurdly_many_layers(path: Path) -> None:
+    edit_config(path, lambda c: decoder(c).update(num_hidden_layers=10**9))
+
+
 def ids_as_text(path: Path) -> None:
     edit_config(path, lambda c: c.update(eagle_aux_hidden_state_layer_ids="2,15,27"))
 
@@ -203,6 +207,7 @@ BROKEN = [
     a_shard_outside, an_index_that_lists_too_little, an_index_without_a_map,
     the_same_tensor_in_two_files, no_weights, no_config, a_config_that_is_a_list,
     a_config_that_is_text, a_number_as_text, a_flag_for_a_number, no_heads, ids_as_text,
+    absurdly_many_layers,
     a_list_for_the_decoder, a_flag_as_text, rope_as_text, another_algorithm,
 ]  # fmt: skip
 
@@ -233,6 +238,13 @@ def test_pickle_weights_are_refused_unopened(
     assert "pytorch_model.bin" in finding.found
     assert "re-save it with safetensors" in finding.fix
     assert not (tmp_path / "exploded").exists()
+
+
+def test_a_header_of_very_many_tensors_is_judged_in_seconds(path: Path) -> None:
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    write_raw(path, json.dumps({f"model.x{i}": empty for i in range(20_000)}).encode())
+    report = check_drafter(path, None, deep=True)
+    assert {"S3", "unexpected"} <= {f.rule for f in report.findings}
 
 
 def test_links_inside_a_hub_cache_are_allowed(path: Path) -> None:
