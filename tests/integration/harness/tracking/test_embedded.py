@@ -4,17 +4,16 @@ import shutil
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from fakes.command_line import run_harness, start_python
 from fakes.store_contract import log_checkpoint, weights
 
 from harness.errors import TrackingError
-from harness.settings import Settings, child_environment, load_settings
+from harness.settings import Settings, load_settings
 from harness.tracking import names
 from harness.tracking.embedded import MARKER
 from harness.tracking.reaping import reap
@@ -46,33 +45,6 @@ with store.start_run("train", "hang", experiment="harness-train") as run:
 """
 
 
-def start(code: str, settings: Settings, *arguments: str) -> "subprocess.Popen[str]":
-    environment = child_environment(HARNESS_ROOT=str(settings.root_dir))
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        env=environment,
-        cwd=settings.root_dir,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def harness(settings: Settings, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    environment = child_environment(HARNESS_ROOT=str(settings.root_dir), COLUMNS="200")
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    return subprocess.run(
-        [sys.executable, "-m", "harness", *arguments],
-        env=environment,
-        cwd=settings.root_dir,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 @pytest.fixture
 def missing(tmp_path: Path) -> Settings:
     """A project without a store."""
@@ -81,7 +53,9 @@ def missing(tmp_path: Path) -> Settings:
 
 
 def test_three_processes_open_a_missing_store_at_once(missing: Settings) -> None:
-    processes = [start(OPEN_AND_LOG, missing, str(number)) for number in range(3)]
+    processes = [
+        start_python(missing.root_dir, "-c", OPEN_AND_LOG, str(number)) for number in range(3)
+    ]
     for process in processes:
         _, error = process.communicate(timeout=300)
         assert process.returncode == 0, error
@@ -122,7 +96,7 @@ def test_a_moved_store_is_refused_and_repaired(
         open_store(moved)
     assert caught.value.hint == f"harness store relocate {old} {home / 'mlruns'}"
 
-    done = harness(moved, "store", "relocate", str(old), str(home / "mlruns"))
+    done = run_harness(moved.root_dir, "store", "relocate", str(old), str(home / "mlruns"))
     assert done.returncode == 0, done.stderr
     again = open_store(moved)
     assert again.read_text(run.run_id, "config/train.yaml") == "lr: 1\n"
@@ -134,7 +108,9 @@ def test_a_moved_store_is_refused_and_repaired(
 
 
 def test_relocate_refuses_another_origin(settings: Settings) -> None:
-    done = harness(settings, "store", "relocate", "/elsewhere", str(settings.mlruns_dir))
+    done = run_harness(
+        settings.root_dir, "store", "relocate", "/elsewhere", str(settings.mlruns_dir)
+    )
     assert done.returncode == 2
     assert f"says {settings.mlruns_dir}" in done.stderr
     assert "Traceback" not in done.stderr
@@ -190,7 +166,7 @@ def test_a_busy_database_is_waited_for(settings: Settings, store: Store) -> None
 def test_a_signal_closes_the_run(
     settings: Settings, store: Store, signum: signal.Signals, status: RunStatus
 ) -> None:
-    process = start(HANG, settings)
+    process = start_python(settings.root_dir, "-c", HANG)
     assert process.stdout is not None
     run_id = process.stdout.readline().strip()
     process.send_signal(signum)
@@ -201,14 +177,14 @@ def test_a_signal_closes_the_run(
 
 
 def test_sigkill_leaves_a_run_that_doctor_closes(settings: Settings, store: Store) -> None:
-    process = start(HANG, settings)
+    process = start_python(settings.root_dir, "-c", HANG)
     assert process.stdout is not None
     run_id = process.stdout.readline().strip()
     assert reap(store) == ()
     process.kill()
     process.communicate(timeout=60)
     assert store.get_run(run_id).status == RunStatus.RUNNING
-    done = harness(settings, "doctor", "--reap", "--json")
+    done = run_harness(settings.root_dir, "doctor", "--reap", "--json")
     assert f'"run_id": "{run_id}"' in done.stdout
     assert store.get_run(run_id).status == RunStatus.KILLED
 

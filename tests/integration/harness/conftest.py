@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.digests import write_atomic
 from harness.settings import Settings, load_settings
 from harness.tracking.embedded import DATABASE, prepare_embedded, write_marker
 from harness.tracking.relocate import relocate_store
@@ -13,26 +14,26 @@ from harness.tracking.store import Store, open_store
 
 
 @pytest.fixture(scope="session")
-def template(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def migrated_database(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A migrated database of this MLflow version; made in 3-60 s when there is none yet."""
     kept = pytestconfig.cache.mkdir(f"mlflow-{version('mlflow')}") / DATABASE
     if not kept.is_file():
         settings = settings_in(tmp_path_factory.mktemp("template"))
         prepare_embedded(settings)
-        made = settings.mlruns_dir
-        (made / "root.txt").write_text(str(made))
-        shutil.copyfile(made / "root.txt", kept.with_suffix(".root"))
-        shutil.copyfile(made / DATABASE, kept)
+        write_atomic(kept.with_suffix(".root"), str(settings.mlruns_dir))
+        write_atomic(kept, (settings.mlruns_dir / DATABASE).read_bytes())
     return kept
 
 
 @pytest.fixture
-def settings(tmp_path: Path, template: Path) -> Settings:
+def settings(tmp_path: Path, migrated_database: Path) -> Settings:
     """A project with a store that is ready."""
     settings = settings_in(tmp_path)
     settings.mlruns_dir.mkdir()
-    shutil.copyfile(template, settings.mlruns_dir / DATABASE)
-    relocate_store(Path(template.with_suffix(".root").read_text()), settings.mlruns_dir)
+    shutil.copyfile(migrated_database, settings.mlruns_dir / DATABASE)
+    relocate_store(Path(migrated_database.with_suffix(".root").read_text()), settings.mlruns_dir)
     write_marker(settings.mlruns_dir)
     return settings
 

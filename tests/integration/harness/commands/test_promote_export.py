@@ -1,0 +1,180 @@
+"""Promote, look and export on the command line, over a real store."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from fakes.command_line import run_harness, start_python
+from fakes.trained import bench, train
+
+from harness.drafter.drafter import drafter_digest
+from harness.settings import Settings
+from harness.tracking.decisions import DecisionLog
+from harness.tracking.embedded import store_lock
+from harness.tracking.store import Store
+
+POLICY = "min_acceptance_length: 1.3\nmin_prompts: 24\n"
+
+
+@pytest.fixture
+def run_id(store: Store, settings: Settings) -> str:
+    """A training run whose two checkpoints were measured together."""
+    run_id, models = train(store, settings)
+    bench(store, models, settings.root_dir / "verifier")
+    (settings.root_dir / "policy.yaml").write_text(POLICY)
+    return run_id
+
+
+def promote(root: Path, *references: str, more: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    options = ("--name", "tiny", "--policy", "policy.yaml")
+    done = run_harness(root, "promote", *references, *options, *more)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_from_two_checkpoints_to_a_folder_that_is_served(
+    settings: Settings, store: Store, run_id: str
+) -> None:
+    root = settings.root_dir
+    code, out, _ = promote(root, f"run:{run_id}@0", f"run:{run_id}@1")
+    assert code == 0, out
+    assert "1.800 [1.750, 1.850]" in out
+    assert store.registry.aliases("tiny") == {"champion": 1}
+
+    shown = run_harness(root, "registry", "list").stdout
+    assert "tiny" in shown
+    assert "1.8" in shown
+    assert "promoted" in run_harness(root, "registry", "show", "tiny").stdout
+
+    done = run_harness(root, "export", "models:/tiny@champion", "--out", "served")
+    assert done.returncode == 0, done.stderr
+    assert "--speculative-config" in done.stdout
+    checkpoint = store.checkpoints(run_id)[1]
+    assert drafter_digest(root / "served").root == checkpoint.digest
+
+    again = run_harness(root, "export", "models:/tiny@champion", "--out", "served")
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+
+
+def test_a_refusal_is_exit_four_with_its_number(settings: Settings, run_id: str) -> None:
+    more = ("--set", "min_acceptance_length=1.76", "--json")
+    code, out, _ = promote(settings.root_dir, f"run:{run_id}@1", more=more)
+    assert code == 4
+    gates = {gate["name"]: gate for gate in json.loads(out)["gates"]}
+    assert gates["acceptance_length"]["is_passed"] is False
+    assert gates["acceptance_length"]["found"] == "1.800 [1.750, 1.850]"
+
+
+def test_a_flipped_byte_stops_promote_and_export(
+    settings: Settings, store: Store, run_id: str
+) -> None:
+    weights = store.checkpoints(run_id)[1].path / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    weights.write_bytes(raw)
+    code, out, _ = promote(settings.root_dir, f"run:{run_id}@1")
+    assert code == 4
+    assert "model.safetensors" in out
+    done = run_harness(settings.root_dir, "export", f"run:{run_id}@1", "--out", "served")
+    assert done.returncode == 4
+    assert "model.safetensors" in done.stderr
+    assert not (settings.root_dir / "served").exists()
+
+
+def test_of_two_promoters_at_once_one_wins_and_the_log_holds(
+    settings: Settings, store: Store, run_id: str
+) -> None:
+    """Both have read the same champion, and wait for the lock, before either may move it."""
+    options = ("--name", "tiny", "--policy", "policy.yaml")
+    with store_lock(settings.mlruns_dir, ".harness-promotion.lock"):
+        processes = [
+            start_python(
+                settings.root_dir, "-m", "harness", "promote", f"run:{run_id}@{n}", *options
+            )
+            for n in (0, 1)
+        ]
+        for process in processes:
+            assert process.stderr is not None
+            while "hashing the weights" not in process.stderr.readline():
+                assert process.poll() is None
+    outcomes = [(*process.communicate(timeout=120), process.returncode) for process in processes]
+    assert sorted(code for _, _, code in outcomes) == [0, 4]
+    (lost,) = [error for _, error, code in outcomes if code == 4]
+    assert "another promotion was faster" in lost
+    assert store.registry.aliases("tiny") == {"champion": 1}
+    assert [d.action for d in DecisionLog(settings.mlruns_dir).read()] == ["promoting", "promoted"]
+
+
+def test_a_lock_held_by_a_dead_process_holds_nobody(settings: Settings, run_id: str) -> None:
+    code = (
+        "import os; from pathlib import Path; from harness.tracking.embedded import store_lock\n"
+        f"store_lock(Path({str(settings.mlruns_dir)!r}), '.harness-promotion.lock').__enter__()\n"
+        "print('held', flush=True); os.kill(os.getpid(), 9)"
+    )
+    holder = start_python(settings.root_dir, "-c", code)
+    assert holder.communicate(timeout=60)[0] == "held\n"
+    assert promote(settings.root_dir, f"run:{run_id}@1")[0] == 0
+
+
+def test_a_champion_whose_files_are_gone_is_not_exported(
+    settings: Settings, store: Store, run_id: str
+) -> None:
+    assert promote(settings.root_dir, f"run:{run_id}@1")[0] == 0
+    shutil.rmtree(settings.checkpoints_dir)
+    done = run_harness(settings.root_dir, "export", "models:/tiny@champion", "--out", "served")
+    assert done.returncode == 4, done.stderr
+    assert "are gone" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("promote", "run:abc", "--name", "tiny", "--policy", "policy.yaml"), 2, "32 hex digits"),
+        (("promote", "x", "--name", "a/b", "--policy", "policy.yaml"), 2, "model name"),
+        (("promote", "x", "--name", "tiny", "--policy", "no.yaml"), 2, "no.yaml"),
+        (
+            (
+                "promote",
+                "x",
+                "--name",
+                "tiny",
+                "--policy",
+                "policy.yaml",
+                "--set",
+                "min_aceptance=1",
+            ),
+            2,
+            "min_acceptance_length",
+        ),
+        (("registry", "show", "nothing"), 2, "found none named 'nothing'"),
+        (("export", "/no/such/drafter", "--out", "served"), 2, "/no/such/drafter"),
+    ],
+)
+def test_bad_input_is_one_message(
+    settings: Settings, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    (settings.root_dir / "policy.yaml").write_text(POLICY)
+    done = run_harness(settings.root_dir, *arguments)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert says in done.stderr
+
+
+def test_help_and_paths_do_not_pay_for_mlflow(settings: Settings) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from harness.cli import run\n"
+        "from harness.settings import load_settings\n"
+        "from harness.tracking.resolve import resolve_drafter\n"
+        "for name in ('promote', 'export', 'registry', 'store', 'doctor', 'ui'):\n"
+        "    run([name, '--help'])\n"
+        "run(['store', 'path'])\n"
+        "resolve_drafter(str(Path.cwd()), load_settings())\n"
+        "heavy = {'mlflow', 'torch', 'transformers', 'vllm', 'optuna', 'pandas'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    process = start_python(settings.root_dir, "-c", code)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
