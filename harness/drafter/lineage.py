@@ -3,17 +3,16 @@
 Knows no store: it is given a function that reads a run's record, so it works on any.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from harness.config.load import Frozen
-from harness.drafter.provenance import ParentRecord, Provenance
+from harness.drafter.provenance import Provenance
 from harness.errors import CheckError
 
 SCHEMA_VERSION = 1
-TAG_DEPTH, TAG_ROOT = "finetune.depth", "finetune.root"
 _SHORT = 12
 _INDENT = "   "
 
@@ -48,19 +47,6 @@ class Lineage(Frozen):
     generations: tuple[Generation, ...]
     is_complete: bool
     """Whether the last generation was trained from scratch, rather than unknown before that."""
-
-
-class Position(NamedTuple):
-    """Where a new finetune stands: finetunes since the root, and the root's digest."""
-
-    depth: int
-    root: str
-
-
-def chain_position(parent: ParentRecord, parent_tags: Mapping[str, str]) -> Position:
-    """The position of a child, from the tags of its parent's run (empty without a run)."""
-    depth = int(parent_tags.get(TAG_DEPTH, "0"))
-    return Position(depth + 1, parent_tags.get(TAG_ROOT) or parent.root_digest)
 
 
 def trace_lineage(

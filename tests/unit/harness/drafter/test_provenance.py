@@ -5,7 +5,6 @@ import pytest
 from harness.drafter.lineage import (
     Lineage,
     RunRecord,
-    chain_position,
     render_mermaid,
     render_tree,
     trace_lineage,
@@ -101,15 +100,12 @@ def test_the_tree_and_the_flowchart_show_every_generation() -> None:
 
 
 def test_tags_make_a_finetune_searchable() -> None:
-    position = chain_position(parent("b" * 32), {"finetune.depth": "1", "finetune.root": "e" * 64})
-    assert position == (2, "e" * 64)
-    tags = record(parent("b" * 32)).tags(*position)
+    tags = record(parent("b" * 32)).tags(2, "e" * 64)
     assert tags["finetune.parent"] == f"run:{'b' * 32}@3"
     assert tags["finetune.depth"] == "2"
     assert tags["finetune.root"] == "e" * 64
     assert tags["finetune.policy.vocab"] == "keep"
     assert "finetune.parent" not in record(None).tags(0, "")
-    assert chain_position(parent(None), {}) == (1, "d" * 64)
 
 
 def test_a_record_survives_its_json() -> None:
