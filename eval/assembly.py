@@ -41,6 +41,7 @@ class Measured(Frozen):
     environment: dict[str, str]
     engines: tuple[EngineRecord, ...]
     swaps: tuple[SwapRecord, ...]
+    swap_checks: tuple[str, ...]
     started_at: str
     duration_s: float
 
@@ -59,6 +60,7 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
         environment=measured.environment,
         engines=measured.engines,
         swaps=measured.swaps,
+        swap_checks=measured.swap_checks,
         started_at=measured.started_at,
         duration_s=measured.duration_s,
         baseline=tuple(_baseline_rows(measured.cells, samples, bootstrap, drifts)),

@@ -10,6 +10,7 @@ from typing import Any
 
 from eval.cells import Cell
 from eval.engine import Engine
+from eval.errors import MeasurementError
 from eval.plan import BASELINE_ARM
 from eval.result import BASELINE, Divergence, Lossless
 from eval.samples import Turns, compare_answers, index_turns
@@ -31,7 +32,8 @@ def judge_divergences(
     """
     if spec.sampling.temperature > 0:
         return {}
-    cells = list(cells)
+    synthetic = {proposer.name for proposer in spec.proposers if proposer.is_synthetic}
+    cells = [cell for cell in cells if cell.key.arm not in synthetic]
     expected = index_turns(cells)
     by_arm: dict[ArmKey, list[Cell]] = {}
     for cell in cells:
@@ -104,3 +106,24 @@ def read_gap(steps: Sequence[dict[str, Any]], divergence: Divergence) -> float |
     one = logprobs.get(f"token_id:{divergence.expected}")
     other = logprobs.get(f"token_id:{divergence.found}")
     return None if one is None or other is None else abs(one - other)
+
+
+def require_equal_counts(swapped: Cell, fresh: Cell) -> None:
+    """Demands the same tokens and counts of a drafter changed in place and of a fresh engine.
+
+    Raises:
+        MeasurementError: They differ: the change did not do what it should.
+    """
+    ours = {(a.prompt_id, a.turn): (a.token_ids, a.speculation) for a in swapped.answers}
+    theirs = {(a.prompt_id, a.turn): (a.token_ids, a.speculation) for a in fresh.answers}
+    different = sorted(
+        f"{prompt} turn {turn}"
+        for prompt, turn in ours
+        if ours[prompt, turn] != theirs.get((prompt, turn))
+    )
+    if different:
+        raise MeasurementError(
+            f"{swapped.key.arm} gives other counts after being changed in place than in a fresh "
+            f"engine, at {len(different)} of {len(ours)} answers: {', '.join(different[:5])}",
+            "measure with --no-swap",
+        )

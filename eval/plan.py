@@ -14,6 +14,7 @@ class Arm(Frozen):
     k: int | None = None
     drafter: DrafterSpec | None = None
     speculative_config: dict[str, Any] | None = None
+    is_synthetic: bool = False
 
 
 class Session(Frozen):
@@ -46,8 +47,10 @@ def build_arms(spec: BenchSpec, k: int) -> tuple[Arm, ...]:
             name=proposer.name,
             k=k,
             speculative_config={**proposer.speculative_config, "num_speculative_tokens": k},
+            is_synthetic=proposer.is_synthetic,
         )
         for proposer in spec.proposers
+        if proposer.speculative_config.get("synthetic_acceptance_length", 1) <= k + 1
     ]
     return (*drafters, *others)
 

@@ -192,6 +192,8 @@ class BenchResult(Frozen):
     environment: dict[str, str]
     engines: tuple[EngineRecord, ...]
     swaps: tuple[SwapRecord, ...] = ()
+    swap_checks: tuple[str, ...] = ()
+    """Drafters changed in place whose counts were equal in a fresh engine."""
     started_at: str
     duration_s: float
     baseline: tuple[BaselineRow, ...]

@@ -16,7 +16,7 @@ from eval.device import available_bytes, engine_bytes, resolve_server
 from eval.engine import Engine
 from eval.environment import SPIN_S, describe_environment, idle_cpu_share
 from eval.files import write_atomic
-from eval.lossless import judge_divergences
+from eval.lossless import judge_divergences, require_equal_counts
 from eval.plan import BASELINE_ARM, Arm, Session, block_sizes, in_turns, split_blocks
 from eval.result import BASELINE, BenchResult
 from eval.sessions import build_sessions
@@ -86,6 +86,7 @@ class _Bench:
             else:
                 self._run_bracketed(sessions, baseline)
             verdicts = judge_divergences(self._cells, baseline, self._spec)
+        checks = self._check_swaps(sessions)
         return build_result(
             self._spec,
             Measured(
@@ -94,6 +95,7 @@ class _Bench:
                 pairing=pairing,
                 idle_cost=self._idle_cost,
                 stopped_because="; ".join(dict.fromkeys(self._stops)),
+                swap_checks=checks,
                 environment=describe_environment(self._spec.server),
                 engines=tuple(r for engine in self._engines for r in engine.records),
                 swaps=tuple(s for engine in self._engines for s in engine.swaps),
@@ -149,6 +151,21 @@ class _Bench:
         else:
             self._stops.append("all prompts were used")
         self._cells += cells
+
+    def _check_swaps(self, sessions: Iterable[Session]) -> tuple[str, ...]:
+        """Measures drafters that were changed in place again, in fresh engines; all must agree."""
+        changed = [(session, arm) for session in sessions for arm in session.arms[1:]]
+        checked = changed[: self._spec.num_swap_checks]
+        for session, arm in checked:
+            own = [cell for cell in self._cells if cell.key.arm == arm.name and cell.key.k == arm.k]
+            first = min(own, key=lambda cell: cell.key.concurrency)
+            key = first.key.model_copy(update={"session": f"check-{session.name}"})
+            with ExitStack() as stack:
+                engine = self._open(stack, Session(name=f"check-{arm.k}", arms=(arm,)))
+                asked = {answer.prompt_id for answer in first.answers}
+                prompts = [prompt for prompt in self._spec.prompts if prompt.id in asked]
+                require_equal_counts(first, engine.measure(key, arm, prompts))
+        return tuple(f"{arm.name} K={arm.k}" for _, arm in checked)
 
     def _let_others_rest(self, next_engine: Engine) -> None:
         """Waits until the engine that was used before is idle, if another one is used now."""

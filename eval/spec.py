@@ -86,6 +86,8 @@ class Proposer(Frozen):
     name: str = Field(min_length=1)
     speculative_config: dict[str, Any]
     """As vLLM takes it, `num_speculative_tokens` left out: each K is put in."""
+    is_synthetic: bool = False
+    """Whether it accepts regardless of the tokens: its text is nonsense, only its speed counts."""
 
 
 class BenchSpec(Frozen):
@@ -113,6 +115,9 @@ class BenchSpec(Frozen):
     precision: float | None = Field(default=None, gt=0)
     """Stop adding blocks when the relative half widths of speedup and acceptance length are below;
     None: all prompts."""
+    num_swap_checks: int = Field(default=0, ge=0)
+    """Drafters that were changed in place to be measured again in a fresh engine: all counts of a
+    block must be equal."""
     is_swapping: bool = True
     """Change drafters of one architecture inside one engine instead of starting one for each."""
     confidence: float = Field(default=0.95, gt=0, lt=1)

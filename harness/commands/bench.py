@@ -18,7 +18,8 @@ from harness.tracking.store import open_store
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _LOSSLESS_EXIT = 4
-
+_CEILING = (1.0, 2.0, 3.0, 4.0)
+"""Acceptance lengths of `--ceiling`; those above K + 1 are left out."""
 
 _Drafters = Annotated[
     list[str] | None,
@@ -31,6 +32,14 @@ _Prompts = Annotated[str | None, typer.Option(help="JSONL: id, category and prom
 _K = Annotated[str | None, typer.Option(help="Tokens proposed per draft: 3 or 1,2,3,5.")]
 _Concurrency = Annotated[str | None, typer.Option(help="Requests under way at once: 1 or 1,8,32.")]
 _Set = Annotated[list[str] | None, typer.Option("--set", help="A key of the YAML: max_tokens=64.")]
+_Also = Annotated[list[str] | None, typer.Option(help="A competitor: ngram or suffix.")]
+_Ceiling = Annotated[
+    bool,
+    typer.Option("--ceiling", help="Speed at chosen acceptance lengths, without a drafter."),
+]
+_SwapCheck = Annotated[
+    int | None, typer.Option("--swap-check", help="Drafters to repeat in fresh engines.")
+]
 _NoSwap = Annotated[bool, typer.Option("--no-swap", help="A fresh engine for every drafter.")]
 _Reuse = Annotated[
     bool, typer.Option("--reuse", help="Take an equal measurement that is finished already.")
@@ -48,7 +57,10 @@ def bench(
     k: _K = None,
     concurrency: _Concurrency = None,
     overrides: _Set = None,
+    also: _Also = None,
+    ceiling: _Ceiling = False,
     no_swap: _NoSwap = False,
+    swap_check: _SwapCheck = None,
     reuse: _Reuse = False,
     as_json: _Json = False,
 ) -> None:
@@ -63,6 +75,9 @@ def bench(
         prompts=prompts,
         k=_numbers("--k", k),
         concurrency=_numbers("--concurrency", concurrency),
+        also=also or None,
+        ceiling=_CEILING if ceiling else None,
+        num_swap_checks=swap_check,
         is_swapping=False if no_swap else None,
     )
     with progress() as report:

@@ -3,6 +3,7 @@
 The one function of `harness bench` that others call: the demo, sweeps, promotions.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,17 +11,19 @@ from pydantic import ValidationError
 
 from eval.cells import fingerprint_of
 from eval.device import resolve_server
-from eval.prompts import digest_prompts, load_prompts, pick_prompts
+from eval.prompts import digest_prompts, pick_prompts
+from eval.promptsets import load_prompt_set
+from eval.proposers import NEEDS, ceiling_proposers, known_proposer, write_untrained_drafter
 from eval.result import BenchResult
 from eval.runner import RESULT_NAME, run_bench
-from eval.spec import BenchSpec, DrafterSpec, Prompt, Sampling, ServerSpec
+from eval.spec import BenchSpec, DrafterSpec, Prompt, Proposer, Sampling, ServerSpec
 from harness.config.bench import BenchConfig
 from harness.config.load import Frozen, dump_yaml, flatten
 from harness.drafter.checks import require_sound
 from harness.drafter.drafter import Drafter
 from harness.drafter.provenance import code_state
 from harness.drafter.verifier import Verifier, verifier_digest
-from harness.errors import ConfigError
+from harness.errors import ConfigError, PrerequisiteError
 from harness.render import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
@@ -71,15 +74,7 @@ def bench_drafters(
         CheckError: A drafter is not sound, or its files were changed after they were recorded.
         EvalError: The measurement failed; the run says why.
     """
-    resolved = [resolve_drafter(reference, settings, store) for reference in config.drafters]
-    verifier = Verifier.load(_verifier_reference(config, resolved, store), settings)
-    for drafter in resolved:
-        require_sound(drafter.path, verifier, deep=True)
-    drafters = tuple(
-        DrafterSpec(name=d.reference, path=d.path, digest=require_unchanged(d, store))
-        for d in resolved
-    )
-    spec = _build_spec(config, drafters, verifier, _load_prompts(config, settings))
+    resolved, verifier, spec = _prepare(config, settings, store)
     out_dir = _work_dir(settings.bench_dir, fingerprint_of(spec), is_reusing=is_reusing)
     if (out_dir / _LOGGED).exists():
         run_id = (out_dir / _LOGGED).read_text()
@@ -105,9 +100,32 @@ def bench_drafters(
     return BenchRun(run_id=run.run_id, out_dir=out_dir, result=result)
 
 
+def _prepare(
+    config: BenchConfig, settings: Settings, store: Store
+) -> tuple[list[ResolvedDrafter], Verifier, BenchSpec]:
+    """Everything that can be refused before anything is started."""
+    resolved = [resolve_drafter(reference, settings, store) for reference in config.drafters]
+    verifier = Verifier.load(_verifier_reference(config, resolved, store), settings)
+    for drafter in resolved:
+        require_sound(drafter.path, verifier, deep=True)
+    drafters = tuple(
+        DrafterSpec(name=d.reference, path=d.path, digest=require_unchanged(d, store))
+        for d in resolved
+    )
+    spec = _build_spec(
+        config,
+        drafters,
+        _proposers(config, verifier, settings.bench_dir),
+        verifier,
+        _load_prompts(config, settings),
+    )
+    return resolved, verifier, spec
+
+
 def _build_spec(
     config: BenchConfig,
     drafters: tuple[DrafterSpec, ...],
+    proposers: tuple[Proposer, ...],
     verifier: Verifier,
     prompts: tuple[Prompt, ...],
 ) -> BenchSpec:
@@ -120,7 +138,7 @@ def _build_spec(
         return BenchSpec(
             server=resolve_server(ServerSpec(verifier=verifier.path, **options)),
             drafters=drafters,
-            proposers=config.proposers,
+            proposers=proposers,
             prompts=prompts,
             prompts_name=config.prompts or str(DEFAULT_PROMPTS),
             sampling=Sampling(
@@ -139,15 +157,34 @@ def _build_spec(
 _DEFAULT_MODEL_LEN = 2048
 _COPIED = (
     "k", "concurrency", "num_warmup", "request_timeout_s", "pairing", "max_idle_cost", "block_size",
-    "precision", "is_swapping", "confidence", "num_resamples", "tie_gap",
+    "precision", "num_swap_checks", "is_swapping", "confidence", "num_resamples", "tie_gap",
     "max_drift", "max_foreign_cpu",
 )  # fmt: skip
 
 
 def _load_prompts(config: BenchConfig, settings: Settings) -> tuple[Prompt, ...]:
-    path = Path(config.prompts) if config.prompts else settings.root_dir / DEFAULT_PROMPTS
-    prompts = load_prompts(path)
-    return pick_prompts(prompts, config.num_prompts) if config.num_prompts else prompts
+    prompts = load_prompt_set(config.prompts or str(settings.root_dir / DEFAULT_PROMPTS))
+    if config.num_prompts is None:
+        return prompts
+    return pick_prompts(prompts, config.num_prompts, config.prompts_seed)
+
+
+def _proposers(config: BenchConfig, verifier: Verifier, work_dir: Path) -> tuple[Proposer, ...]:
+    """Competitors by name, those of the YAML, and the ceilings."""
+    for name in config.also:
+        module = NEEDS.get(name)
+        if module and importlib.util.find_spec(module) is None:
+            raise PrerequisiteError(
+                f"--also {name} needs the module {module}, which is not installed",
+                f"pip install {module.replace('_', '-')}, in the environment that vLLM runs in",
+            )
+    named = tuple(known_proposer(name) for name in config.also)
+    if not config.ceiling:
+        return (*named, *config.proposers)
+    folder = work_dir / f"untrained-{names.short_reference(verifier.reference)}"
+    if not (folder / "model.safetensors").exists():
+        write_untrained_drafter(verifier.path, folder)
+    return (*named, *config.proposers, *ceiling_proposers(folder, config.ceiling))
 
 
 def _verifier_reference(

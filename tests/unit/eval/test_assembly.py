@@ -81,6 +81,7 @@ def make_result(
         environment={},
         engines=(),
         swaps=(),
+        swap_checks=(),
         started_at="2026-01-01T00:00:00+00:00",
         duration_s=1.0,
     )
