@@ -17,11 +17,11 @@ class Turn(Frozen):
 
     question: str
     answer: str
-    prompt_token_ids: tuple[int, ...] = ()
+    prompt_token_ids: tuple[int, ...] = Field(min_length=1)
     """All that came before the answer, earlier turns and generation prompt included."""
-    token_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = Field(min_length=1)
     """The answer, its end-of-turn token included unless it was cut off."""
-    finish_reason: str = "stop"
+    finish_reason: str
 
     @property
     def is_truncated(self) -> bool:

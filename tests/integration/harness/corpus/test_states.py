@@ -43,7 +43,11 @@ def conversations_dir(verifier: Verifier, tmp_path: Path) -> Path:
         length = int(torch.randint(5, 40, (1,), generator=random))
         ids = torch.randint(3, VOCAB, (length,), generator=random).tolist()
         turn = Turn(
-            question="q", answer="a", prompt_token_ids=tuple(ids[:3]), token_ids=tuple(ids[3:])
+            question="q",
+            answer="a",
+            prompt_token_ids=tuple(ids[:3]),
+            token_ids=tuple(ids[3:]),
+            finish_reason="stop",
         )
         lines.append(Conversation(id=f"c{index}", category="chat", turns=(turn,)).model_dump_json())
     (folder / CONVERSATIONS_NAME).write_text("\n".join(lines) + "\n")

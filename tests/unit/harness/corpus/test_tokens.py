@@ -11,7 +11,13 @@ def conversation(*turns: tuple[tuple[int, ...], tuple[int, ...]]) -> Conversatio
         id="c",
         category="chat",
         turns=tuple(
-            Turn(question="q", answer="a", prompt_token_ids=prompt, token_ids=answer)
+            Turn(
+                question="q",
+                answer="a",
+                prompt_token_ids=prompt,
+                token_ids=answer,
+                finish_reason="stop",
+            )
             for prompt, answer in turns
         ),
     )
