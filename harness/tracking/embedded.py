@@ -142,4 +142,5 @@ def _create(database: Path) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     (database.parent / "artifacts").mkdir(mode=_PRIVATE_DIR, exist_ok=True)
+    database.parent.chmod(_PRIVATE_DIR)  # a checkout may have made it, readable by all
     temporary.replace(database)

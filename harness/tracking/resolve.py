@@ -10,7 +10,8 @@ from pathlib import Path
 
 from harness.config.load import Frozen
 from harness.drafter.drafter import drafter_digest
-from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.drafter.hub import fetch_snapshot
+from harness.errors import CheckError, ConfigError
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.records import Checkpoint
@@ -24,7 +25,6 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*")
 _RUN = re.compile(r"run:([0-9a-f]{32})(?:@(\d+|best|last))?")
 _MODEL = re.compile(rf"models:/({MODEL_NAME.pattern})(?:@([A-Za-z][\w\-]*)|/(\d+))")
 _LOGGED_MODEL = re.compile(r"models:/(m-[0-9a-f]{32})")
-_HUB_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.txt")
 
 
 class ResolvedDrafter(Frozen):
@@ -59,7 +59,9 @@ def resolve_drafter(
     if reference.startswith("models:"):
         return _of_model(reference, store or open_store(settings))
     if reference.startswith("hf:"):
-        return ResolvedDrafter(reference=reference, path=_fetch(reference.removeprefix("hf:")))
+        return ResolvedDrafter(
+            reference=reference, path=fetch_snapshot(reference.removeprefix("hf:"))
+        )
     path = Path(reference).expanduser()
     if not path.is_dir():
         raise ConfigError(
@@ -178,27 +180,3 @@ def _of_checkpoint(reference: str, checkpoint: Checkpoint, store: Store) -> Reso
         digest=checkpoint.digest,
         checkpoint=checkpoint,
     )
-
-
-def _fetch(repository: str) -> Path:
-    # Imported here: huggingface_hub costs half a second that no other reference needs.
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
-    from huggingface_hub.errors import (  # noqa: PLC0415
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-    )
-
-    name, _, revision = repository.partition("@")
-    try:
-        return Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=list(_HUB_PATTERNS))
-        )
-    except HFValidationError as error:
-        raise ConfigError(f"hf:{repository} is no hub id: {error}", "hf:<org>/<repo>") from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise PrerequisiteError(
-            f"hf:{repository} is not in the local hub cache and could not be fetched: "
-            f"{str(error).splitlines()[0]}",
-            "download it where a hub is reachable, and give its folder",
-        ) from error

@@ -213,7 +213,7 @@ class MlflowStore:
         found = self._client.get_experiment_by_name(name)
         if found:
             return str(found.experiment_id)
-        place = str(self._settings.artifacts_dir) if self._settings.is_embedded else None
+        place = _artifact_root(self._settings)
         try:
             return str(self._client.create_experiment(name, artifact_location=place))
         except MlflowException:
@@ -236,6 +236,20 @@ class MlflowStore:
 @translated
 def _connect(uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _artifact_root(settings: Settings) -> str | None:
+    """Where a new experiment keeps its artifacts; None leaves it to the server.
+
+    MLflow's own choice would be `mlruns/` in the working directory.
+    """
+    uri = settings.tracking_uri
+    if urlsplit(uri).scheme in {"http", "https"}:
+        return None
+    if uri.startswith("sqlite:///") and not settings.is_embedded:
+        database = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+        return str(database.absolute().parent / "artifacts")
+    return str(settings.artifacts_dir)
 
 
 def _require_answer(uri: str) -> None:

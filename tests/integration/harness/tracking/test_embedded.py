@@ -53,6 +53,7 @@ def missing(tmp_path: Path) -> Settings:
 
 
 def test_three_processes_open_a_missing_store_at_once(missing: Settings) -> None:
+    missing.mlruns_dir.mkdir(mode=0o755)
     processes = [
         start_python(missing.root_dir, "-c", OPEN_AND_LOG, str(number)) for number in range(3)
     ]
@@ -114,6 +115,18 @@ def test_relocate_refuses_another_origin(settings: Settings) -> None:
     assert done.returncode == 2
     assert f"says {settings.mlruns_dir}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_another_sqlite_file_keeps_its_artifacts_beside_it(
+    settings: Settings, tmp_path: Path
+) -> None:
+    other = tmp_path / "team" / "mlflow.db"
+    other.parent.mkdir()
+    shutil.copyfile(settings.mlruns_dir / "mlflow.db", other)
+    store = open_store(settings.model_copy(update={"tracking_uri": f"sqlite:///{other}"}))
+    with store.start_run(names.KIND_TRAIN, "train", experiment=names.EXPERIMENT_TRAIN) as run:
+        run.log_text("config/train.yaml", "lr: 1\n")
+    assert (other.parent / "artifacts" / run.run_id / "artifacts/config/train.yaml").is_file()
 
 
 def test_a_store_without_marker_in_its_place_is_adopted(settings: Settings) -> None:
