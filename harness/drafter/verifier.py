@@ -12,6 +12,7 @@ from harness.config.load import Frozen
 from harness.digests import digest_files, digest_json, write_atomic
 from harness.drafter import package
 from harness.drafter.fields import Fields, parse_rope
+from harness.drafter.hub import fetch_snapshot
 from harness.drafter.tensors import (
     INDEX_NAME,
     TensorHeader,
@@ -21,7 +22,7 @@ from harness.drafter.tensors import (
     read_json_object,
     read_weight_map,
 )
-from harness.errors import ConfigError, PrerequisiteError
+from harness.errors import ConfigError
 from harness.settings import Settings
 
 _TOKENIZER_FILES = (
@@ -121,7 +122,8 @@ def _locate(reference: str, settings: Settings) -> tuple[Path, str | None]:
         folder = package.materialise_package(name, settings.cache_dir)
         return folder, folder.name.removeprefix(f"{name}-")
     if reference.startswith("hf:"):
-        return _fetch_snapshot(reference.removeprefix("hf:"))
+        snapshot = fetch_snapshot(reference.removeprefix("hf:"))
+        return snapshot, snapshot.name
     path = Path(reference).expanduser()
     for candidate in (path, settings.root_dir / path):
         if candidate.is_dir():
@@ -131,26 +133,6 @@ def _locate(reference: str, settings: Settings) -> tuple[Path, str | None]:
         f"found {reference!r} ({path.absolute()} is no folder)",
         "check the path, or prefix a hub id with hf:",
     )
-
-
-def _fetch_snapshot(repository: str) -> tuple[Path, str | None]:
-    # Imported here: huggingface_hub costs half a second that no other reference needs.
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError  # noqa: PLC0415
-
-    name, _, revision = repository.partition("@")
-    patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
-    try:
-        path = snapshot_download(name, revision=revision or None, allow_patterns=patterns)
-    except HFValidationError as error:
-        raise ConfigError(f"hf:{repository} is no hub id: {error}", "hf:<org>/<repo>") from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise PrerequisiteError(
-            f"hf:{repository} is not in the local hub cache and could not be fetched: "
-            f"{str(error).splitlines()[0]}",
-            "download it where a hub is reachable and give its folder",
-        ) from error
-    return Path(path), Path(path).name
 
 
 def _read(reference: str, path: Path, revision: str | None) -> Verifier:
