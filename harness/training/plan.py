@@ -31,6 +31,7 @@ from harness.training.shape import (
     require_aux_layers,
     resolve_shape,
 )
+from harness.training.verifier_view import require_keys, write_view
 
 _ONE_PLUS_NORMS = ("gemma", "gemma2", "gemma3", "gemma3_text", "qwen3_5", "qwen3_5_text")
 """Verifiers whose final norm multiplies by 1 + weight, which speculators' EAGLE-3 does not do.
@@ -44,6 +45,7 @@ _SPARE_FOLDERS = 2
 _PREPARED = "parent"
 _DRAFT = "draft"
 _EPOCHS = "epochs"
+_VIEW = "verifier"
 
 
 class TrainPlan(Frozen):
@@ -159,7 +161,7 @@ def write_job(plan: TrainPlan, folder: Path, **changes: object) -> Path:
         draft_config_dir=draft_dir,
         draft_vocab_size=plan.shape.draft_vocab_size,
         aux_layer_ids=plan.shape.aux_layer_ids,
-        verifier_path=plan.verifier.path,
+        verifier_path=write_view(plan.verifier, folder / _VIEW),
         tokens_dir=plan.corpus.tokens_dir,
         hidden_states_dir=plan.corpus.hidden_states_dir,
         token_freq_path=plan.corpus.tokens_dir / "token_freq.pt",
@@ -179,11 +181,7 @@ def _require_trainable(verifier: Verifier) -> None:
             f"verifier: {verifier.model_type} scales its final norm by 1 + weight, which "
             "speculators' EAGLE-3 training does not: its targets would be wrong"
         )
-    if verifier.lm_head_key is None or verifier.embed_key is None:
-        raise ConfigError(
-            f"verifier: expected an embedding and an output head in {verifier.path}, found "
-            f"{verifier.embed_key} and {verifier.lm_head_key}"
-        )
+    require_keys(verifier)
 
 
 def _require_same_verifier(corpus: Corpus, verifier: Verifier, digest: str) -> None:

@@ -4,12 +4,13 @@ The verifier is random, so its greedy answers run into short cycles: a drafter c
 hidden / heads is 8; drafters trained on it are given another head_dim.
 """
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import torch
 from datasets import Dataset
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.corpus.manifest import Plan, finish_stage
@@ -42,8 +43,34 @@ def write_running_verifier(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def write_tiny_corpus(folder: Path, verifier_path: Path, *, is_broken: bool = False) -> Path:
-    """A finished extract folder; `is_broken` puts a NaN into every file of hidden states."""
+def write_nested_verifier(folder: Path, plain: Path) -> Path:
+    """The same weights as a wrapper of a type that transformers does not know, in two shards."""
+    folder.mkdir(parents=True)
+    document = json.loads((plain / "config.json").read_text())
+    text = {**document, "architectures": None}
+    config = {"model_type": "tiny_omni", "architectures": ["TinyOmni"], "text_config": text}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    tensors = {f"language_model.{k}": v for k, v in load_file(plain / "model.safetensors").items()}
+    tensors["vision_tower.embed_tokens.weight"] = torch.zeros(2, 2)
+    shards: dict[str, dict[str, torch.Tensor]] = {"a.safetensors": {}, "b.safetensors": {}}
+    for number, (name, tensor) in enumerate(sorted(tensors.items())):
+        shards["ab"[number % 2] + ".safetensors"][name] = tensor
+    for shard, content in shards.items():
+        save_file(content, folder / shard)
+    weight_map = {name: shard for shard, content in shards.items() for name in content}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+def write_tiny_corpus(
+    folder: Path, verifier_path: Path, *, named: Path | None = None, is_broken: bool = False
+) -> Path:
+    """A finished extract folder.
+
+    `named` is the verifier that it says it was made with; `is_broken` puts a NaN into every file.
+    """
     model = LlamaForCausalLM.from_pretrained(verifier_path, dtype=torch.float32).eval()
     states_dir, tokens_dir = folder / "hidden_states", folder / "tokens"
     states_dir.mkdir(parents=True)
@@ -64,7 +91,7 @@ def write_tiny_corpus(folder: Path, verifier_path: Path, *, is_broken: bool = Fa
     dataset.save_to_disk(tokens_dir)
     counts = Counter(token for row in rows for token in row[PROMPT_TOKENS:])
     torch.save(dict(counts), tokens_dir / "token_freq.pt")
-    _finish(folder, verifier_path)
+    _finish(folder, named or verifier_path)
     return folder
 
 

@@ -4,7 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from fakes.tiny_corpus import AUX_LAYER_IDS, HEADS, HIDDEN, write_tiny_corpus
+from fakes.tiny_corpus import (
+    AUX_LAYER_IDS,
+    HEADS,
+    HIDDEN,
+    write_nested_verifier,
+    write_running_verifier,
+    write_tiny_corpus,
+)
 from safetensors import safe_open
 
 from harness.drafter.checks import check_drafter
@@ -155,11 +162,48 @@ def test_a_loss_that_is_not_finite_fails_the_run_with_its_reason(
 def test_a_corpus_of_another_verifier_is_refused(
     project: Path, make_config: MakeConfig, settings: Settings, store: Store
 ) -> None:
-    from fakes.tiny_corpus import write_running_verifier
-
     other = write_running_verifier(project / "other", seed=1)
     with pytest.raises(CheckError, match="was made with"):
         build_plan(make_config(verifier=str(other)), settings, store, quiet)
+
+
+def test_a_wrapped_sharded_verifier_of_unknown_type_trains_to_the_same_weights(
+    trained: TrainRun,
+    *,
+    project: Path,
+    verifier_path: Path,
+    make_config: MakeConfig,
+    settings: Settings,
+    store: Store,
+) -> None:
+    nested = write_nested_verifier(project / "nested", verifier_path)
+    corpus = write_tiny_corpus(project / "nested-corpus", verifier_path, named=nested)
+    config = make_config(verifier=str(nested), corpus=str(corpus))
+    child = run_training(config, settings, store, quiet)
+    assert child.metrics["val/loss"] == trained.metrics["val/loss"]
+    document = json.loads((child.best.path / "config.json").read_text())
+    verifier = document["speculators_config"]["verifier"]
+    assert verifier == {"name_or_path": str(nested), "architectures": ["TinyOmni"]}
+
+
+def test_the_vocabulary_can_be_rebuilt_and_the_head_trained(
+    trained: TrainRun, make_config: MakeConfig, settings: Settings, store: Store
+) -> None:
+    config = make_config(
+        finetune_from=f"run:{trained.run_id}", head_dim=None, vocab_policy="rebuild",
+        draft_vocab_size=40, train_lm_head=True, epochs=1,
+    )  # fmt: skip
+    child = run_training(config, settings, store, quiet)
+    run, parent = store.get_run(child.run_id), store.get_run(trained.run_id)
+    assert run.params["draft_vocab_size"] == "40"
+    assert run.params["train_lm_head"] == "true"
+    assert run.tags["finetune.policy.vocab"] == "rebuild"
+    head = 40 * HIDDEN
+    assert int(run.params["num_trainable"]) == int(parent.params["num_trainable"]) + head
+    provenance = json.loads(store.read_text(child.run_id, "provenance.json") or "")
+    actions = {tensor["name"]: tensor["action"] for tensor in provenance["tensors"]}
+    assert actions["lm_head.weight"] == "rebuilt"
+    assert actions["fc.weight"] == "loaded"
 
 
 def _tensor_names(path: Path) -> list[str]:
