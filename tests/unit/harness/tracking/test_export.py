@@ -15,7 +15,7 @@ from harness.drafter.drafter import drafter_digest
 from harness.errors import CheckError, ConfigError, PrerequisiteError
 from harness.settings import Settings
 from harness.tracking.export import export_drafter
-from harness.tracking.serving import serve_command
+from harness.tracking.serving import serve_commands
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def test_an_export_is_the_checkpoint_and_says_where_it_is_from(
     assert (manifest["run_id"], manifest["model_id"]) == (run_id, checkpoint.model_id)
     assert FolderDigest.model_validate(manifest["files"]) == done.digest
     assert list(out.parent.iterdir()) == [out]
-    assert str(settings.root_dir / "verifier") in done.serve_line
-    assert str(out) in done.serve_line
+    assert str(settings.root_dir / "verifier") in done.serve.vllm
+    assert str(out) in done.serve.vllm
 
 
 def test_the_card_shows_what_was_measured_and_under_what_conditions(
@@ -147,6 +147,6 @@ def test_the_serve_line_fits_the_distribution(
     monkeypatch: pytest.MonkeyPatch, is_cpu: bool, start: str
 ) -> None:
     monkeypatch.setattr("harness.tracking.serving.is_cpu_distribution", lambda: is_cpu)
-    line = serve_command("/a b/verifier", "/out", 3)
+    line = serve_commands("/a b/verifier", "/out", 3).here
     assert line.startswith(f"{start}'/a b/verifier' --speculative-config '{{")
     assert '"num_speculative_tokens": 3' in line
