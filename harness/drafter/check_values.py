@@ -45,7 +45,7 @@ def check_values(drafter: Drafter) -> list[Finding]:
         values = _scan(drafter, header)
         if values.num_bad:
             findings.append(_non_finite(name, values.num_bad))
-        elif values.is_constant and _is_wrong_constant(header, values.sample):
+        elif values.is_constant and _is_wrong_constant(name, header, values.sample):
             findings.append(_constant(name, float(values.sample[0])))
         elif len(header.shape) > 1 and _looks_fresh(header, values.sample):
             fresh.append(name)
@@ -107,9 +107,11 @@ def _count_bad(chunk: npt.NDArray[Any], dtype: str) -> int:
     return int(chunk.size - np.count_nonzero(np.isfinite(chunk)))
 
 
-def _is_wrong_constant(header: TensorHeader, sample: npt.NDArray[np.float32]) -> bool:
-    """A matrix is never constant; a norm may be all ones, as it starts so, but never all zero."""
-    return header.num_elements > 1 and (len(header.shape) > 1 or float(sample[0]) == 0.0)
+def _is_wrong_constant(name: str, header: TensorHeader, sample: npt.NDArray[np.float32]) -> bool:
+    """A matrix is never constant; a norm may be all ones, a bias all zeros, as they start so."""
+    if header.num_elements == 1 or name.endswith(".bias"):
+        return False
+    return len(header.shape) > 1 or float(sample[0]) == 0.0
 
 
 def _looks_fresh(header: TensorHeader, sample: npt.NDArray[np.float32]) -> bool:

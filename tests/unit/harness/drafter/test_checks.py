@@ -237,6 +237,19 @@ def test_each_corruption_is_found_by_its_rule(
             require_sound(path, verifier, deep=True)
 
 
+def test_norms_of_ones_and_biases_of_zeros_are_no_finding(
+    broken: Callable[[str, str], Path],
+) -> None:
+    path = broken("llama", "nested")
+    biases = {
+        f"layers.0.self_attn.{name}_proj.bias": np.zeros(size, np.float32)
+        for name, size in (("q", 64), ("k", 32), ("v", 32))
+    }
+    edit_config(path, _set_decoder(attention_bias=True))
+    edit_tensors(path, _put(**biases, **{"norm.weight": np.ones(64, np.float32)}))
+    assert check_drafter(path, None, deep=True).findings == ()
+
+
 def test_a_missing_head_dim_is_found_where_hidden_over_heads_is_wrong(
     broken: Callable[[str, str], Path], originals: Path
 ) -> None:
