@@ -1,5 +1,6 @@
 """The checkpoints of a run: what they may accept, which are best, which stay on disk."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 
@@ -58,7 +59,7 @@ def register_checkpoint(
     """
     digest = drafter_digest(saved.path)
     model_id = run.log_checkpoint(
-        f"{run.name} epoch {saved.epoch}",
+        checkpoint_name(run.name, saved.epoch),
         saved.path,
         step=saved.step,
         epoch=saved.epoch,
@@ -70,6 +71,11 @@ def register_checkpoint(
     if figures:
         store.log_model_metrics(model_id, run.run_id, figures, *dataset)
     return digest
+
+
+def checkpoint_name(run_name: str, epoch: int) -> str:
+    """What a checkpoint is called: MLflow takes no `/ : . %` or quotes in a model's name."""
+    return re.sub(r"[/:.%\"']", "-", f"{run_name} epoch {epoch}")
 
 
 def plan_retention(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.tracking.records import RunStatus
 from harness.training.messages import parse_message
 from harness.training.outcome import Outcome, judge
 from harness.training.process import Interrupts, ResourceMeter, WorkerProcess
@@ -49,7 +50,8 @@ def supervise(
             for line in lines:
                 recorder.take(parse_message(line))
             if longest_s and recorder.estimate and recorder.estimate.total_s > longest_s:
-                return Attempt(judge(-9, None, 0, log_path), is_too_long=True)
+                recorder.flush()
+                return Attempt(Outcome(RunStatus.KILLED, "to be tested first"), is_too_long=True)
             if interrupts.count > num_asked:
                 num_asked = interrupts.count
                 worker.interrupt() if num_asked == 1 else worker.kill()

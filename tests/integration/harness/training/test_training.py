@@ -148,6 +148,18 @@ def test_a_smoke_training_learns_and_reads_its_checkpoint_back(
     assert run.status is RunStatus.FINISHED
 
 
+def test_a_training_estimated_too_long_is_smoke_tested_first(
+    make_config: MakeConfig, settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.training.run.LONGEST_UNTESTED_S", 0.001)
+    before = {run.run_id for run in store.find_runs(kind=names.KIND_SMOKE)}
+    trained = run_training(make_config(smoke="auto", seed=5), settings, store, quiet)
+    tested = [run for run in store.find_runs(kind=names.KIND_SMOKE) if run.run_id not in before]
+    assert [run.status for run in tested] == [RunStatus.FINISHED]
+    assert store.get_run(trained.run_id).status is RunStatus.FINISHED
+    assert [checkpoint.epoch for checkpoint in trained.checkpoints] == [0, 1]
+
+
 def test_a_loss_that_is_not_finite_fails_the_run_with_its_reason(
     project: Path, verifier_path: Path, make_config: MakeConfig, settings: Settings, store: Store
 ) -> None:

@@ -9,12 +9,19 @@ from harness.tracking.records import Checkpoint
 from harness.training.checkpoints import (
     TAG_RETAINED,
     apply_retention,
+    checkpoint_name,
     estimate_acceptance_length,
     plan_retention,
     register_checkpoint,
     validation_metrics,
 )
 from harness.training.messages import Saved
+
+
+def test_a_checkpoint_has_a_name_that_mlflow_takes() -> None:
+    assert checkpoint_name("train qwen2.5 lr1.5e-3 a/b:c #1", 2) == (
+        "train qwen2-5 lr1-5e-3 a-b-c #1 epoch 2"
+    )
 
 
 def checkpoint(epoch: int, length: float | None) -> Checkpoint:
