@@ -78,7 +78,7 @@ def write_untrained_drafter(verifier: Path, folder: Path) -> Path:
             f"{path}: no sizes for a drafter: {type(error).__name__}: {error}"
         ) from error
     write_atomic(folder / "config.json", json.dumps(config, indent=1))
-    _write_tensors(folder / "model.safetensors", _tensors(config))
+    write_safetensors(folder / "model.safetensors", _tensors(config))
     return folder
 
 
@@ -155,7 +155,8 @@ def _tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def _write_tensors(path: Path, tensors: dict[str, np.ndarray[Any, Any]]) -> None:
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray[Any, Any]]) -> None:
+    """Writes float32, int64 and bool arrays as a safetensors file, whole or not at all."""
     names = {"float32": "F32", "int64": "I64", "bool": "BOOL"}
     header: dict[str, Any] = {}
     offset = 0
