@@ -2,8 +2,8 @@
 
     python benchmarks/hot_swap.py --drafter FOLDER --verifier FOLDER [--checkpoints 10]
 
-Equal prompts, equal counts demanded. Prints both totals and their ratio (aim: at most 0.35), and what
-the harness adds to the bare engine's own generation time (aim: at most 3 %). Fresh engines are
+Equal prompts, equal counts demanded. Prints both totals and their ratio (aim: at most 0.35), and
+what the harness adds to the bare engine's own generation time (aim: at most 3 %). Fresh engines are
 started for `--fresh` of the checkpoints and their mean is taken for the others.
 """
 
