@@ -10,6 +10,7 @@ from eval.result import (
     BenchRow,
     Interval,
     PromptSample,
+    StepCost,
     TokenSpread,
     categories_of,
 )
@@ -205,6 +206,41 @@ def explain(length: float, cost: float, speedup: float) -> str:
         f"{length:.2f} tokens a step, a step costs {cost:.2f}x a plain one -> {speedup:.2f}x; "
         f"break-even at an acceptance length of {cost:.2f}"
     )
+
+
+def fit_step_costs(rows: Sequence[BenchRow]) -> tuple[StepCost, ...]:
+    """Step times of each pooled arm, and the straight line over K through them (least squares).
+
+    With a single K all that a step costs beyond a plain one is put down to the proposed tokens.
+    """
+    arms: dict[tuple[str, int], list[BenchRow]] = {}
+    for row in rows:
+        if row.category == ALL and row.acceptance_length_emitted:
+            arms.setdefault((row.drafter, row.concurrency), []).append(row)
+    found: list[StepCost] = []
+    for (drafter, concurrency), own in arms.items():
+        steps = {
+            r.k: r.tpot_ms.value * r.acceptance_length_emitted.value
+            for r in own
+            if r.acceptance_length_emitted
+        }
+        plain = statistics.fmean(row.baseline_tpot_ms.value for row in own)
+        if len(steps) > 1:
+            slope, intercept = statistics.linear_regression(list(steps), list(steps.values()))
+        else:
+            ((k, step),) = steps.items()
+            slope, intercept = (step - plain) / k, plain
+        found.append(
+            StepCost(
+                drafter=drafter,
+                concurrency=concurrency,
+                plain_step_ms=plain,
+                step_ms=steps,
+                fixed_ms=intercept,
+                per_token_ms=slope,
+            )
+        )
+    return tuple(found)
 
 
 def _tpot(sample: PromptSample) -> float:

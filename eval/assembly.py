@@ -8,6 +8,7 @@ from eval.analysis import (
     build_row,
     by_category,
     decode_speedup,
+    fit_step_costs,
 )
 from eval.cells import Cell
 from eval.lossless import ArmKey
@@ -51,6 +52,7 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
     bootstrap = bootstrap_of(spec)
     samples = build_samples(measured.cells, index_turns(measured.cells))
     drifts = {c: baseline_drift(samples, c) for c in spec.concurrency}
+    rows = _rows(spec, measured, samples, bootstrap, drifts)
     return BenchResult(
         spec=spec,
         prompts_digest=digest_prompts(spec.prompts),
@@ -64,7 +66,8 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
         started_at=measured.started_at,
         duration_s=measured.duration_s,
         baseline=tuple(_baseline_rows(measured.cells, samples, bootstrap, drifts)),
-        results=tuple(_rows(spec, measured, samples, bootstrap, drifts)),
+        results=tuple(rows),
+        step_costs=fit_step_costs(rows),
         samples=samples,
     )
 

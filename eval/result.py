@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import ValidationError
 
 from eval.counters import AcceptanceCounts
-from eval.errors import SpecError
+from eval.errors import MeasurementError, SpecError
 from eval.files import write_atomic
 from eval.spec import BenchSpec, Frozen
 
@@ -155,6 +155,21 @@ class BenchRow(Frozen):
     """What a reader must know before believing the row; empty is good."""
 
 
+class StepCost(Frozen):
+    """What a step of one arm costs, and how that grows with K: step = fixed + K * per token."""
+
+    drafter: str
+    concurrency: int
+    plain_step_ms: float
+    """A step of the verifier alone: its TPOT."""
+    step_ms: dict[int, float]
+    """By K: TPOT times emitted tokens per step, draft passes and verification together."""
+    fixed_ms: float
+    """The part that does not grow with K. With one K it is taken to be the plain step."""
+    per_token_ms: float
+    """Each further proposed token: one draft pass and one more token to verify."""
+
+
 class EngineRecord(Frozen):
     """One server that was started for this measurement."""
 
@@ -198,6 +213,7 @@ class BenchResult(Frozen):
     duration_s: float
     baseline: tuple[BaselineRow, ...]
     results: tuple[BenchRow, ...]
+    step_costs: tuple[StepCost, ...] = ()
     samples: tuple[PromptSample, ...]
 
     @classmethod
@@ -218,9 +234,16 @@ class BenchResult(Frozen):
 
     @property
     def best(self) -> BenchRow:
-        """The pooled row with the largest decode speedup at the lowest concurrency."""
+        """The pooled row with the largest decode speedup at the lowest concurrency.
+
+        Drafters go before other proposers, which are there to compare with.
+        """
         lowest = min(self.spec.concurrency)
+        own = {drafter.name for drafter in self.spec.drafters}
         rows = [row for row in self.pooled() if row.concurrency == lowest]
+        rows = [row for row in rows if row.drafter in own] or rows
+        if not rows:
+            raise MeasurementError("no answer had a second token, so there is no speed to compare")
         return max(rows, key=lambda row: row.decode_speedup.value)
 
     def best_k(self) -> dict[int, BenchRow]:

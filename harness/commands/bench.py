@@ -84,7 +84,7 @@ def bench(
         measured = bench_drafters(
             resolved, settings, open_store(settings), report, is_reusing=reuse
         )
-    log(f"run {measured.run_id}; result {measured.result_path}")
+    log(f"run {measured.run_id}; result {measured.result_path}; page {measured.report_path}")
     if as_json:
         show_json(measured.result)
     else:
@@ -116,6 +116,12 @@ def show_result(result: BenchResult) -> None:
         show_text(f"  accepted at position 1..{row.k}: {rates or '-'}")
         for flag in row.flags:
             warn(f"{name} K={row.k} c={row.concurrency}: {flag}")
+    for cost in result.step_costs:
+        show_text(
+            f"{names.short_reference(cost.drafter)} c={cost.concurrency}: a step takes "
+            f"{cost.fixed_ms:.1f} ms and {cost.per_token_ms:.1f} ms per proposed token; "
+            f"a plain one {cost.plain_step_ms:.1f} ms"
+        )
     if len(spec.k) > 1:
         for concurrency, row in result.best_k().items():
             name = names.short_reference(row.drafter)

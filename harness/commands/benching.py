@@ -14,6 +14,7 @@ from eval.device import resolve_server
 from eval.prompts import digest_prompts, pick_prompts
 from eval.promptsets import load_prompt_set
 from eval.proposers import NEEDS, ceiling_proposers, known_proposer, write_untrained_drafter
+from eval.report import render_html
 from eval.result import BenchResult
 from eval.runner import RESULT_NAME, run_bench
 from eval.spec import BenchSpec, DrafterSpec, Prompt, Proposer, Sampling, ServerSpec
@@ -33,6 +34,7 @@ from harness.tracking.run import Run
 from harness.tracking.store import Store
 
 DEFAULT_PROMPTS = Path("experiments/smollm2-135m/prompts/eval.jsonl")
+REPORT_NAME = "report.html"
 _TAG_FINGERPRINT = "bench.fingerprint"
 _LOGGED = "run_id.txt"
 
@@ -43,6 +45,11 @@ class BenchRun(Frozen):
     run_id: str
     out_dir: Path
     result: BenchResult
+
+    @property
+    def report_path(self) -> Path:
+        """The page for people on disk."""
+        return self.out_dir / REPORT_NAME
 
     @property
     def result_path(self) -> Path:
@@ -95,7 +102,7 @@ def bench_drafters(
         finally:
             _log_server_logs(run, out_dir)
         log_bench_result(run, store, result, _model_ids(resolved))
-        _log_samples(run, result, out_dir)
+        _log_files(run, result, out_dir)
     (out_dir / _LOGGED).write_text(run.run_id)
     return BenchRun(run_id=run.run_id, out_dir=out_dir, result=result)
 
@@ -237,7 +244,10 @@ def _tags(spec: BenchSpec, verifier: str, verifier_sha256: str) -> dict[str, str
     }
 
 
-def _log_samples(run: Run, result: BenchResult, out_dir: Path) -> None:
+def _log_files(run: Run, result: BenchResult, out_dir: Path) -> None:
+    page = out_dir / REPORT_NAME
+    page.write_text(render_html(result), encoding="utf-8")
+    run.log_file(page, "bench")
     frame = out_dir / "samples.parquet"
     result.to_frame().to_parquet(frame)
     run.log_file(frame, "bench")

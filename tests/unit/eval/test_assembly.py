@@ -3,93 +3,10 @@
 from pathlib import Path
 
 import pytest
+from fakes.measurements import DRAFTED, NUM_PROMPTS, make_cell, make_result, make_spec
 
-from eval.answers import Answer, Speculation
-from eval.assembly import Measured, build_result, is_precise
-from eval.cells import Cell, CellKey
-from eval.counters import count_answers
+from eval.assembly import is_precise
 from eval.result import BenchResult, Divergence, Lossless
-from eval.spec import BenchSpec, DrafterSpec, Prompt, ServerSpec
-
-NUM_PROMPTS = 10
-PROMPTS = tuple(
-    Prompt(id=f"p{i}", category="code" if i % 2 else "chat", turns=("x",))
-    for i in range(NUM_PROMPTS)
-)
-
-
-def make_spec(**changes: object) -> BenchSpec:
-    values: dict[str, object] = {
-        "server": ServerSpec(verifier=Path("v")),
-        "drafters": (DrafterSpec(name="a", path=Path("a"), digest="d" * 64),),
-        "prompts": PROMPTS,
-        "prompts_name": "p",
-    }
-    return BenchSpec.model_validate(values | changes)
-
-
-def make_cell(
-    arm: str, session: str, tpot_s: float, histogram: tuple[int, ...] = (), foreign: float = 0.0
-) -> Cell:
-    answers = []
-    for prompt in PROMPTS:
-        speculation = None
-        if histogram:
-            steps = sum(histogram)
-            accepted = sum(j * n for j, n in enumerate(histogram))
-            speculation = Speculation(
-                acceptance_histogram=histogram,
-                num_spec_steps=steps,
-                num_accepted_draft_tokens=accepted,
-                num_draft_tokens=3 * steps,
-            )
-        answers.append(
-            Answer(
-                prompt_id=prompt.id,
-                category=prompt.category,
-                turn=0,
-                text="",
-                token_ids=tuple(range(21)),
-                num_prompt_tokens=5,
-                num_tokens=21,
-                finish_reason="length",
-                sent_s=0.0,
-                ttft_s=0.1,
-                latency_s=0.1 + 20 * tpot_s,
-                speculation=speculation,
-            )
-        )
-    return Cell(
-        key=CellKey(session=session, arm=arm, k=3 if histogram else None, concurrency=1, block=0),
-        answers=tuple(answers),
-        counters=count_answers(answers),
-        wall_s=sum(answer.latency_s for answer in answers),
-        started_unix_s=0.0,
-        foreign_cpu_share=foreign,
-    )
-
-
-def make_result(
-    cells: list[Cell], verdict: Lossless | None = None, spec: BenchSpec | None = None
-) -> BenchResult:
-    measured = Measured(
-        cells=tuple(cells),
-        verdicts={("a", 3, 1): verdict} if verdict else {},
-        pairing="bracketed",
-        idle_cost=None,
-        stopped_because="all prompts were used",
-        environment={},
-        engines=(),
-        swaps=(),
-        swap_checks=(),
-        started_at="2026-01-01T00:00:00+00:00",
-        duration_s=1.0,
-    )
-    return build_result(spec or make_spec(), measured)
-
-
-# Ten drafts a prompt: 4 accepted none, 3 one, 2 two, 1 three; 20 tokens after the first.
-DRAFTED = make_cell("a", "k3-0", tpot_s=0.04, histogram=(4, 3, 2, 1))
 
 
 def test_figures_follow_from_the_counts_and_times() -> None:
@@ -141,6 +58,19 @@ def test_a_busy_machine_is_flagged() -> None:
     (row,) = make_result([busy, DRAFTED]).pooled()
     assert row.foreign_cpu_share == pytest.approx(0.3)
     assert "other processes took 30% of the CPU" in row.flags[0]
+
+
+def test_what_a_step_costs_is_told_and_with_several_k_fitted() -> None:
+    cells = [make_cell("baseline", "before", 0.06), DRAFTED]
+    (cost,) = make_result(cells).step_costs
+    assert cost.step_ms == {3: pytest.approx(80)}
+    assert (cost.plain_step_ms, cost.fixed_ms) == (pytest.approx(60), pytest.approx(60))
+    assert cost.per_token_ms == pytest.approx(20 / 3)
+    one = make_cell("a", "k1-0", tpot_s=0.04, histogram=(4, 6))
+    one = one.model_copy(update={"key": one.key.model_copy(update={"k": 1})})
+    (cost,) = make_result([*cells, one]).step_costs
+    assert cost.step_ms[1] == pytest.approx(80)
+    assert (cost.fixed_ms, cost.per_token_ms) == (pytest.approx(80), pytest.approx(0))
 
 
 def test_nothing_drafted_is_no_acceptance_length_and_is_flagged() -> None:

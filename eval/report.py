@@ -1,0 +1,171 @@
+"""A result as one HTML page for someone who has never seen this project: no script, no network."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from eval.result import ALL, BenchResult, BenchRow, Interval
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ccc }
+td.n { text-align: right; font-variant-numeric: tabular-nums }
+.flag { background: #fff3cd; padding: .2rem .6rem; border-left: 4px solid #d39e00 }
+svg { width: 100%; height: auto } dt { font-weight: 600 } small { color: #555 }
+"""
+_GLOSSARY = {
+    "drafter": "a small model that proposes several tokens; the large one, the verifier, accepts "
+    "or rejects them, so the text stays the verifier's own",
+    "K": "tokens proposed in each step",
+    "acceptance length": "tokens gained per step, from 1 (nothing accepted) to K + 1",
+    "decode speedup": "time per token of the verifier alone over that with the drafter; 1: no gain",
+    "interval": "where the figure would lie for other prompts of this kind, in 95 of 100 cases "
+    "unless said otherwise",
+    "equal text": "answers that are token by token those of the verifier alone",
+}
+
+
+def render_html(result: BenchResult) -> str:
+    """The page, complete in itself."""
+    spec = result.spec
+    parts = [
+        f"<h1>{escape(_headline(result))}</h1>",
+        f"<p>{len(spec.prompts)} prompts ({escape(spec.prompts_name)}), at most "
+        f"{spec.sampling.max_tokens} tokens each, temperature {spec.sampling.temperature:g}. "
+        f"{spec.confidence:.0%} intervals over prompts. Order of work: {result.pairing}; "
+        f"{escape(result.stopped_because)}.</p>",
+        _main_table(result),
+        _chart(result.pooled()),
+        *(f"<p>{_explanation(row)}</p>" for row in result.pooled()),
+        _category_table([row for row in result.results if row.category != ALL]),
+        "<h2>Words</h2><dl>",
+        *(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in _GLOSSARY.items()),
+        "</dl><h2>Conditions</h2>",
+        _table(("what", "value"), _conditions(result)),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(_headline(result))}</title><style>{_STYLE}</style></head>"
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _headline(result: BenchResult) -> str:
+    best = result.best
+    low = best.decode_speedup.low
+    if low is not None and low > 1:
+        verdict = "faster than the verifier alone"
+    elif best.decode_speedup.high is not None and best.decode_speedup.high < 1:
+        verdict = "slower than the verifier alone"
+    else:
+        verdict = "not clearly faster or slower than the verifier alone"
+    return f"{best.drafter}, K = {best.k}: {best.decode_speedup.value:.2f}x, {verdict}"
+
+
+def _main_table(result: BenchResult) -> str:
+    rows = [
+        (
+            row.drafter,
+            row.k,
+            row.concurrency,
+            _text(row.acceptance_length),
+            _text(row.decode_speedup),
+            f"{row.baseline_tpot_ms.value:.1f} / {row.tpot_ms.value:.1f}",
+            f"{row.lossless.num_equal} of {row.lossless.num_compared}" if row.lossless else "-",
+        )
+        for row in result.pooled()
+    ]
+    columns = (
+        *("drafter", "K", "requests at once", "acceptance length", "decode speedup"),
+        *("ms per token: alone / with drafter", "equal text"),
+    )
+    return _table(columns, rows)
+
+
+def _category_table(rows: Sequence[BenchRow]) -> str:
+    if not rows:
+        return ""
+    columns = ("drafter", "K", "requests at once", "kind of prompt", "prompts")
+    body = [
+        (row.drafter, row.k, row.concurrency, row.category, row.num_prompts,
+         _text(row.acceptance_length), _text(row.decode_speedup))
+        for row in rows
+    ]  # fmt: skip
+    return "<h2>By kind of prompt</h2>" + _table(
+        (*columns, "acceptance length", "decode speedup"), body
+    )
+
+
+def _explanation(row: BenchRow) -> str:
+    name = f"{row.drafter}, K = {row.k}, {row.concurrency} at once"
+    rates = ", ".join(f"{rate:.1%}" for rate in row.acceptance_rate_at)
+    text = f"<b>{escape(name)}</b>: {escape(row.why or 'nothing was drafted')}."
+    if rates:
+        text += f" Accepted at position 1 to {row.k}: {rates}."
+    return text + "".join(f'<br><span class="flag">{escape(flag)}</span>' for flag in row.flags)
+
+
+def _chart(rows: Sequence[BenchRow]) -> str:
+    """Speedups with their intervals on one axis; the line is the verifier alone."""
+    ends = [end for row in rows for end in _ends(row.decode_speedup)]
+    least, most = min([*ends, 1.0]) * 0.95, max([*ends, 1.0]) * 1.05
+    height = 30 * len(rows) + 40
+
+    def x(value: float) -> float:
+        return 300 + 580 * (value - least) / (most - least)
+
+    marks = [f'<line x1="{x(1):.1f}" y1="10" x2="{x(1):.1f}" y2="{height - 25}" stroke="#888"/>']
+    marks.append(f'<text x="{x(1):.1f}" y="{height - 8}" text-anchor="middle">1.0</text>')
+    for index, row in enumerate(rows):
+        y = 25 + 30 * index
+        low, value, high = _ends(row.decode_speedup)
+        label = f"{row.drafter[-30:]} K={row.k} c={row.concurrency}"
+        marks.append(f'<text x="290" y="{y + 5}" text-anchor="end">{escape(label)}</text>')
+        marks.append(
+            f'<line x1="{x(low):.1f}" y1="{y}" x2="{x(high):.1f}" y2="{y}" '
+            f'stroke="#1f5fa8" stroke-width="3"/>'
+            f'<circle cx="{x(value):.1f}" cy="{y}" r="6" fill="#1f5fa8"/>'
+        )
+    return (
+        f'<svg viewBox="0 0 900 {height}" font-size="13" role="img" '
+        f'aria-label="decode speedup with intervals">{"".join(marks)}</svg>'
+    )
+
+
+def _conditions(result: BenchResult) -> list[tuple[object, ...]]:
+    facts: list[tuple[object, ...]] = [
+        ("measured", f"{result.started_at}, {result.duration_s:.0f} s"),
+        ("prompts digest", result.prompts_digest),
+        ("verifier", result.spec.server.verifier.name),
+        *((f"digest of {d.name}", d.digest or "-") for d in result.spec.drafters),
+        *(
+            (f"engine {e.name}", f"vLLM {e.vllm_version}, started in {e.start_s:.0f} s")
+            for e in result.engines
+        ),
+    ]
+    return [*facts, *result.environment.items()]
+
+
+def _table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    kind = ' class="n"' if isinstance(value, int) else ""
+    return f"<td{kind}>{escape(str(value))}</td>"
+
+
+def _text(interval: Interval | None) -> str:
+    if interval is None:
+        return "-"
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:.2f}"
+    return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+
+
+def _ends(interval: Interval) -> tuple[float, float, float]:
+    value = interval.value
+    low = value if interval.low is None else interval.low
+    return low, value, value if interval.high is None else interval.high

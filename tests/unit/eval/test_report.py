@@ -1,0 +1,44 @@
+from html.parser import HTMLParser
+
+from fakes.measurements import DRAFTED, make_cell, make_result
+
+from eval.report import render_html
+from eval.result import BenchResult
+
+RESULT = make_result([make_cell("baseline", "before", 0.06, foreign=0.4), DRAFTED])
+
+
+def test_the_page_says_the_result_the_reason_and_the_conditions() -> None:
+    page = render_html(RESULT)
+    best = RESULT.best
+    assert f"{best.decode_speedup.value:.2f}x" in page
+    assert best.why is not None
+    assert best.why.replace(">", "&gt;") in page
+    assert RESULT.prompts_digest in page
+    for flag in best.flags:
+        assert flag in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_names_cannot_bring_markup_into_the_page() -> None:
+    text = RESULT.model_dump_json().replace('"drafter":"a"', '"drafter":"<img src=x>"')
+    page = render_html(BenchResult.model_validate_json(text))
+    assert "<img" not in page
+    assert "&lt;img src=x&gt;" in page
+
+
+def test_every_tag_is_closed() -> None:
+    open_tags: list[str] = []
+
+    class Checker(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            if tag not in {"meta", "br", "line", "circle"}:
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            if tag not in {"line", "circle"}:
+                assert open_tags.pop() == tag
+
+    Checker().feed(render_html(RESULT))
+    assert open_tags == []
