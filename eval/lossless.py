@@ -83,8 +83,8 @@ def _with_gap(
         "return_tokens_as_token_ids": True,
     }
     text = server.fetch("/v1/chat/completions", body, spec.request_timeout_s)
-    steps = json.loads(text)["choices"][0]["logprobs"]["content"]
-    gap = read_gap(steps, divergence)
+    logprobs = json.loads(text)["choices"][0].get("logprobs") or {}
+    gap = read_gap(logprobs.get("content") or (), divergence)
     is_near = gap is not None and gap <= spec.tie_gap
     return divergence.model_copy(update={"gap": gap, "is_near_tie": is_near})
 

