@@ -91,7 +91,7 @@ def build_plan(
     """
     verifier = Verifier.load(config.verifier, settings)
     _require_trainable(verifier)
-    corpus = Corpus.load(find_folder(config.corpus, settings), progress=progress)
+    corpus = Corpus.load(find_folder(config.corpus, settings), deep=False)
     digest = verifier_digest(verifier, settings.cache_dir)
     _require_same_verifier(corpus, verifier, digest)
     _require_validation(config, corpus)
@@ -106,6 +106,8 @@ def build_plan(
         shape = inherited_shape(Drafter.load(prepared.path), corpus.aux_layer_ids)
         document = _inherited_config(prepared, config, shape)
     require_aux_layers(shape, corpus.aux_layer_ids)
+    # Every byte is read only now that nothing cheaper speaks against it.
+    Corpus.load(corpus.dir, progress=progress)
     plan = TrainPlan(
         config=config,
         verifier=verifier,

@@ -43,6 +43,8 @@ from harness.training.supervise import LOG_NAME, Attempt, supervise
 
 ProgressFn = Callable[[str, int, int], None]
 _CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+_SHARED_CORES = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that wait by sleeping: on two cores shared with one more process, twice as fast."""
 _UNRESOLVED = {"device", "attention", "loss_implementation", "dtype", "num_workers", "name"}
 """Settled by the child, which says what it took."""
 
@@ -263,7 +265,7 @@ def _require_finished(run: Run, attempt: Attempt) -> None:
 
 
 def _environment(plan: TrainPlan) -> dict[str, str]:
-    return _CPU_ONLY if plan.config.device == "cpu" else {}
+    return _SHARED_CORES | (_CPU_ONLY if plan.config.device == "cpu" else {})
 
 
 def _renamed(progress: ProgressFn, label: str) -> ProgressFn:

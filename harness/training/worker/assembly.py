@@ -29,7 +29,7 @@ def build_trainer(job: TrainJob, reporter: Reporter) -> WatchedTrainer:
     machine = find_machine(job.config)
     discard_unusable(job.save_dir)
     settings = speculators_config(job, machine)
-    settings.save(str(job.save_dir))
+    job.save_dir.mkdir(parents=True, exist_ok=True)
     set_seed(settings.seed)
     draft = build_draft(job, machine.attention)
     train_loader, val_loader = build_loaders(settings, job, draft.model)
