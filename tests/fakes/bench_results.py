@@ -74,6 +74,7 @@ def bench_result(
         ),
         started_at="2026-11-29T00:00:00+00:00",
         duration_s=1.0,
+        generation_s=0.5,
         baseline=(),
         results=rows,
         samples=(),
