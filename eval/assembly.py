@@ -65,6 +65,7 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
         swap_checks=measured.swap_checks,
         started_at=measured.started_at,
         duration_s=measured.duration_s,
+        generation_s=sum(cell.wall_s for cell in measured.cells),
         baseline=tuple(_baseline_rows(measured.cells, samples, bootstrap, drifts)),
         results=tuple(rows),
         step_costs=fit_step_costs(rows),

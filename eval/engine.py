@@ -17,6 +17,7 @@ from eval.result import EngineRecord, SwapRecord
 from eval.server import DYING_S, VllmServer
 from eval.spec import BenchSpec, DrafterSpec, Prompt
 
+_WARMUP_TOKENS = 16
 _SETTLE_S = 3.0
 """Counters are written when a step's output is processed, which may be after the last answer."""
 
@@ -104,15 +105,23 @@ class Engine:
             foreign_cpu_share=foreign_cpu_share,
         )
 
-    def ask(self, arm: Arm, prompts: Sequence[Prompt], concurrency: int) -> Batch:
+    def ask(
+        self,
+        arm: Arm,
+        prompts: Sequence[Prompt],
+        concurrency: int,
+        max_tokens: int | None = None,
+    ) -> Batch:
         """Asks without keeping count; a server that died is reported as such."""
-        server = self.serve(arm)
+        server, sampling = self.serve(arm), self._spec.sampling
+        if max_tokens is not None:
+            sampling = sampling.model_copy(update={"max_tokens": max_tokens})
         try:
             return ask(
                 server.base_url,
                 server.model,
                 prompts,
-                self._spec.sampling,
+                sampling,
                 concurrency=concurrency,
                 timeout_s=self._spec.request_timeout_s,
             ).require_complete()
@@ -178,5 +187,10 @@ class Engine:
                 vllm_version=json.loads(server.fetch("/version"))["version"],
             )
         )
+        self._warm_up(arm)
+
+    def _warm_up(self, arm: Arm) -> None:
+        """The first requests pay for lazy initialisation; a few tokens of each are enough."""
         if count := self._spec.num_warmup:
-            self.ask(arm, self._spec.prompts[:count], min(count, max(self._spec.concurrency)))
+            concurrency = min(count, max(self._spec.concurrency))
+            self.ask(arm, self._spec.prompts[:count], concurrency, max_tokens=_WARMUP_TOKENS)

@@ -55,18 +55,24 @@ def build_arms(spec: BenchSpec, k: int) -> tuple[Arm, ...]:
     return (*drafters, *others)
 
 
-def block_sizes(spec: BenchSpec, concurrency: int) -> int:
-    """Prompts in a block: enough to keep all streams busy for two rounds."""
-    return max(spec.block_size, 2 * concurrency)
+def split_blocks(
+    prompts: Sequence[Prompt], size: int, concurrency: int = 1
+) -> list[tuple[Prompt, ...]]:
+    """Consecutive blocks of nearly equal length, an even number of them where that is possible.
 
+    Over an even number the orders A B and B A are equally frequent, so a steady drift cancels out.
 
-def split_blocks(prompts: Sequence[Prompt], size: int) -> list[tuple[Prompt, ...]]:
-    """Consecutive blocks; a rest smaller than half a block joins the one before it."""
-    starts = list(range(0, len(prompts), size))
-    if len(starts) > 1 and len(prompts) - starts[-1] < size / 2:
-        starts.pop()
-    ends = [*starts[1:], len(prompts)]
-    return [tuple(prompts[start:end]) for start, end in zip(starts, ends, strict=True)]
+    Args:
+        prompts: To be split.
+        size: Prompts in a block, about; at least twice the concurrency is taken.
+        concurrency: Requests under way at once; a block has enough prompts for all of them.
+    """
+    total = len(prompts)
+    count = max(round(total / max(size, 2 * concurrency)), 1)
+    if count % 2 and total >= (count + 1) * max(concurrency, 2):
+        count += 1
+    ends = [round(total * (index + 1) / count) for index in range(count)]
+    return [tuple(prompts[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def in_turns(arms: Sequence[Arm], num_blocks: int) -> Iterator[tuple[int, tuple[Arm, ...]]]:

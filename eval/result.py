@@ -211,6 +211,9 @@ class BenchResult(Frozen):
     """Drafters changed in place whose counts were equal in a fresh engine."""
     started_at: str
     duration_s: float
+    generation_s: float
+    """Time that requests were under way: what is left of `duration_s` after this and the starts of
+    the engines is the harness's own."""
     baseline: tuple[BaselineRow, ...]
     results: tuple[BenchRow, ...]
     step_costs: tuple[StepCost, ...] = ()

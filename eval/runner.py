@@ -17,7 +17,7 @@ from eval.engine import Engine
 from eval.environment import SPIN_S, describe_environment, idle_cpu_share
 from eval.files import write_atomic
 from eval.lossless import judge_divergences, require_equal_counts
-from eval.plan import BASELINE_ARM, Arm, Session, block_sizes, in_turns, split_blocks
+from eval.plan import BASELINE_ARM, Arm, Session, in_turns, split_blocks
 from eval.result import BASELINE, BenchResult
 from eval.sessions import build_sessions
 from eval.spec import BenchSpec, Frozen
@@ -130,7 +130,7 @@ class _Bench:
         baseline: Engine,
         engine: Engine,
     ) -> None:
-        blocks = split_blocks(self._spec.prompts, block_sizes(self._spec, concurrency))
+        blocks = split_blocks(self._spec.prompts, self._spec.block_size, concurrency)
         cells: list[Cell] = []
         for block, order in in_turns(arms, len(blocks)):
             for arm in order:

@@ -110,7 +110,7 @@ class BenchSpec(Frozen):
     Bracketed: the baseline before and after. Auto: interleaved on a cpu where both fit and an idle
     engine takes less than `max_idle_cost`, else bracketed."""
     max_idle_cost: float = Field(default=0.02, gt=0)
-    block_size: int = Field(default=8, ge=1)
+    block_size: int = Field(default=12, ge=1)
     """Prompts measured in one go in one arm; at least twice the concurrency is taken."""
     precision: float | None = Field(default=None, gt=0)
     """Stop adding blocks when the relative half widths of speedup and acceptance length are below;

@@ -44,7 +44,7 @@ class BenchConfig(Frozen):
     Auto: interleaved on a cpu where both fit and an idle engine costs little, else bracketed."""
     max_idle_cost: float = Field(default=0.02, gt=0.0)
     """Share of the CPU time that an idle engine may take for `auto` to interleave."""
-    block_size: int = Field(default=8, ge=1)
+    block_size: int = Field(default=12, ge=1)
     """Prompts measured in one go."""
     precision: float | None = Field(default=None, gt=0.0)
     """Stop when the relative half widths of speedup and acceptance length are below."""

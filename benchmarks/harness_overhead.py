@@ -1,0 +1,45 @@
+"""What the harness adds to the time in which the engines generate.
+
+    python benchmarks/harness_overhead.py --drafter FOLDER --verifier FOLDER [--num-prompts 24]
+
+A whole bench, baseline and one drafter; engine starts are not counted. Aim: at most 3 %.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from eval.prompts import load_prompts, pick_prompts
+from eval.runner import run_bench
+from eval.spec import BenchSpec, DrafterSpec, ServerSpec
+
+PROMPTS = "experiments/smollm2-135m/prompts/eval.jsonl"
+
+
+def main() -> None:
+    """Measures and prints one line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--drafter", type=Path, required=True)
+    parser.add_argument("--verifier", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path, default=PROMPTS)
+    parser.add_argument("--num-prompts", type=int, default=24)
+    flags = parser.parse_args()
+    spec = BenchSpec(
+        server=ServerSpec(verifier=flags.verifier, max_model_len=1024, max_num_seqs=4),
+        drafters=(DrafterSpec(name="drafter", path=flags.drafter),),
+        prompts=pick_prompts(load_prompts(flags.prompts), flags.num_prompts),
+        prompts_name=str(flags.prompts),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_bench(spec, Path(folder), lambda *_: None)
+    starts_s = sum(engine.start_s for engine in result.engines)
+    own_s = result.duration_s - starts_s - result.generation_s
+    print(
+        f"{result.pairing}, {flags.num_prompts} prompts: generation {result.generation_s:.0f} s, "
+        f"engine starts {starts_s:.0f} s, harness {own_s:.1f} s = "
+        f"{own_s / result.generation_s:.1%} of generation"
+    )
+
+
+if __name__ == "__main__":
+    main()
