@@ -7,6 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
 from harness.errors import TrackingError
 
@@ -35,6 +36,12 @@ def translated(function: Callable[P, T]) -> Callable[P, T]:
                 if pause is None or not _may_pass(error):
                     raise _explained(error) from error
                 time.sleep(pause)
+            except SQLAlchemyError as error:  # while connecting; MLflow wraps the later ones
+                raise _unreadable(error) from error
+            except PermissionError as error:
+                raise TrackingError(
+                    f"the MLflow store refused: {error}", "check the owner and mode of its folder"
+                ) from error
         raise AssertionError
 
     return guarded
@@ -42,6 +49,14 @@ def translated(function: Callable[P, T]) -> Callable[P, T]:
 
 def _may_pass(error: MlflowException) -> bool:
     return error.error_code in _PASSING and "readonly" not in str(error)
+
+
+def _unreadable(error: SQLAlchemyError) -> TrackingError:
+    cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+    return TrackingError(
+        f"the MLflow store's database cannot be used: {cause}",
+        "harness doctor shows where it is; restore it from a backup, or set it aside",
+    )
 
 
 def _explained(error: MlflowException) -> TrackingError:

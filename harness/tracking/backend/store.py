@@ -29,6 +29,7 @@ from harness.tracking.records import Checkpoint, RunStatus, RunSummary
 from harness.tracking.run import Run
 
 _CONNECT_TIMEOUT_S = 10.0
+_NUM_NEWEST = 50
 
 
 class MlflowStore:
@@ -223,12 +224,13 @@ class MlflowStore:
             return str(found.experiment_id)
 
     def _names_in(self, experiment_id: str, base: str) -> list[str]:
-        """Names of the runs called `<base> #<n>`, deleted ones too."""
+        """Names of the newest runs called `<base> #<n>`, deleted ones too: theirs are the highest."""
         found = self._client.search_runs(
             [experiment_id],
             filter_string=f"attributes.run_name LIKE '{_quoted(base)} #%'",
             run_view_type=entity.ViewType.ALL,
-            max_results=50_000,
+            max_results=_NUM_NEWEST,
+            order_by=["attributes.start_time DESC"],
         )
         return [run.info.run_name or "" for run in found]
 

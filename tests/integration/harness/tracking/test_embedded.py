@@ -143,6 +143,15 @@ def test_an_old_schema_is_refused_with_the_way_out(settings: Settings) -> None:
     assert "mlflow db upgrade" in str(caught.value.hint)
 
 
+def test_a_file_that_is_no_database_is_one_message(settings: Settings) -> None:
+    (settings.mlruns_dir / "mlflow.db").write_text("no database, but long enough to be read as one")
+    with pytest.raises(TrackingError, match="not a database"):
+        open_store(settings)
+    done = run_harness(settings.root_dir, "doctor")
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
 def test_a_read_only_store_can_be_read_and_says_why_it_cannot_be_written(
     settings: Settings, store: Store
 ) -> None:
