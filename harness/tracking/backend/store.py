@@ -224,7 +224,7 @@ class MlflowStore:
             return str(found.experiment_id)
 
     def _names_in(self, experiment_id: str, base: str) -> list[str]:
-        """Names of the newest runs called `<base> #<n>`, deleted ones too: theirs are the highest."""
+        """Names of the newest runs called `<base> #<n>`, deleted ones too: the highest numbers."""
         found = self._client.search_runs(
             [experiment_id],
             filter_string=f"attributes.run_name LIKE '{_quoted(base)} #%'",
