@@ -11,6 +11,8 @@ from pathlib import Path
 from harness.config.load import Frozen
 from harness.digests import write_atomic
 
+EPOCHS_DIR = "epochs"
+"""Below a run's folder: one folder per epoch."""
 STATE_NAME = "training_state.json"
 FIGURES_NAME = "figures.json"
 """Validation figures of a checkpoint; a finished epoch without it was not validated."""

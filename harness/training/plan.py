@@ -22,7 +22,7 @@ from harness.errors import CheckError, ConfigError, PrerequisiteError
 from harness.settings import Settings
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
 from harness.tracking.store import Store
-from harness.training.folders import WEIGHTS_NAME
+from harness.training.folders import EPOCHS_DIR, WEIGHTS_NAME
 from harness.training.messages import TrainJob
 from harness.training.shape import (
     DraftShape,
@@ -44,7 +44,6 @@ _SPARE_FOLDERS = 2
 """The last checkpoint and the one being written, beside the best."""
 _PREPARED = "parent"
 _DRAFT = "draft"
-_EPOCHS = "epochs"
 _VIEW = "verifier"
 
 
@@ -170,7 +169,7 @@ def write_job(plan: TrainPlan, folder: Path, **changes: object) -> Path:
         parent_weights=weights,
         fresh_tensors=tuple(tensor.name for tensor in tensors if tensor.action == "fresh"),
         shared_tensors=tuple(tensor.name for tensor in tensors if tensor.action == "shared"),
-        save_dir=folder / _EPOCHS,
+        save_dir=folder / EPOCHS_DIR,
     )
     path = folder / "job.json"
     write_atomic(path, job.model_copy(update=changes).model_dump_json(indent=2))

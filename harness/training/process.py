@@ -19,6 +19,7 @@ import psutil
 
 from harness.settings import child_environment
 
+_WORKER = "harness.training.worker"
 _READ_BYTES = 1 << 16
 _KILL_WAIT_S = 10.0
 _GPU_TIMEOUT_S = 5.0
@@ -42,7 +43,7 @@ class WorkerProcess:
         try:
             with log_path.open("ab") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "harness.training.worker", str(job_path), str(theirs)],
+                    [sys.executable, "-P", "-m", _WORKER, str(job_path), str(theirs)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

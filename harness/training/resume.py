@@ -9,9 +9,8 @@ from harness.tracking.owner import is_alive
 from harness.tracking.reaping import owner_of
 from harness.tracking.records import RunStatus, RunSummary
 from harness.tracking.store import Store
-from harness.training.folders import list_epochs
+from harness.training.folders import EPOCHS_DIR, list_epochs
 
-EPOCHS_DIR = "epochs"
 CONFIG_NAME = "train.yaml"
 _DIVERGED = "diverged"
 

@@ -19,14 +19,18 @@ from harness.tracking.records import Checkpoint, RunStatus, RunSummary
 from harness.tracking.resolve import best_checkpoint
 from harness.tracking.run import Run
 from harness.tracking.store import Store
-from harness.training.folders import FIGURES_NAME, drop_resume_state, list_epochs
+from harness.training.folders import (
+    EPOCHS_DIR,
+    FIGURES_NAME,
+    drop_resume_state,
+    list_epochs,
+)
 from harness.training.messages import Saved
 from harness.training.origin import build_provenance, lineage_tags
 from harness.training.plan import TrainPlan, build_plan, write_job
 from harness.training.recorder import Recorder
 from harness.training.resume import (
     CONFIG_NAME,
-    EPOCHS_DIR,
     find_finished,
     find_interrupted,
     require_resumable,
