@@ -9,6 +9,7 @@ from eval.analysis import (
     by_category,
     decode_speedup,
     fit_step_costs,
+    sum_counts,
 )
 from eval.cells import Cell
 from eval.lossless import ArmKey
@@ -16,6 +17,7 @@ from eval.prompts import digest_prompts
 from eval.result import (
     ALL,
     BASELINE,
+    AcceptanceRow,
     BaselineRow,
     BenchResult,
     BenchRow,
@@ -35,6 +37,8 @@ class Measured(Frozen):
     """All that was seen, before any figure is made of it."""
 
     cells: tuple[Cell, ...]
+    acceptance_cells: tuple[Cell, ...] = ()
+    """Of a smaller K than their engine was started with: no times are taken from them."""
     verdicts: dict[ArmKey, Lossless]
     pairing: str
     idle_cost: float | None
@@ -68,6 +72,7 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
         generation_s=sum(cell.wall_s for cell in measured.cells),
         baseline=tuple(_baseline_rows(measured.cells, samples, bootstrap, drifts)),
         results=tuple(rows),
+        acceptance_rows=tuple(_acceptance_rows(measured.acceptance_cells, bootstrap)),
         step_costs=fit_step_costs(rows),
         samples=samples,
     )
@@ -187,6 +192,27 @@ def _rows(
 def _cells_of(cells: Sequence[Cell], arm: str, k: int | None, concurrency: int) -> list[Cell]:
     wanted = (arm, k, concurrency)
     return [cell for cell in cells if (cell.key.arm, cell.key.k, cell.key.concurrency) == wanted]
+
+
+def _acceptance_rows(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[AcceptanceRow]:
+    rows: list[AcceptanceRow] = []
+    for cell in cells:
+        k = cell.key.k or 0
+        for category, group in by_category(build_samples([cell], {})):
+            counts = sum_counts(group)
+            counts = counts.model_copy(update={"accepted_at": counts.accepted_at[:k]})
+            rows.append(
+                AcceptanceRow(
+                    drafter=cell.key.arm,
+                    k=k,
+                    category=category,
+                    num_prompts=len(group),
+                    acceptance=counts,
+                    acceptance_length=acceptance_length(group, bootstrap),
+                    acceptance_rate_at=counts.acceptance_rate_at if counts.num_drafts else (),
+                )
+            )
+    return rows
 
 
 def _tokens_per_s(cells: Sequence[Cell], arm: str, k: int | None, concurrency: int) -> float:

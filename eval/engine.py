@@ -11,7 +11,8 @@ from eval.client import ask
 from eval.counters import count_answers, parse_counters, require_agreement
 from eval.environment import ForeignLoad
 from eval.errors import MeasurementError, RequestError, SwapRefusedError
-from eval.hotswap import SWAP_ARGS, SWAP_ENV, swap_drafter
+from eval.files import write_atomic
+from eval.hotswap import K_ARGS, K_CONFIG_KEY, SWAP_ARGS, SWAP_ENV, swap_drafter
 from eval.plan import BASELINE_ARM, Arm
 from eval.result import EngineRecord, SwapRecord
 from eval.server import DYING_S, VllmServer
@@ -49,6 +50,7 @@ class Engine:
         self._spec = spec
         self._out_dir = out_dir
         self._is_swapping = is_swapping
+        self._k_path = out_dir.resolve() / f"{name}.k"
         self._on_wait = on_wait
         self._server: VllmServer | None = None
         self._arm = BASELINE_ARM
@@ -129,6 +131,16 @@ class Engine:
             server.require_alive(patience_s=DYING_S)
             raise
 
+    def propose(self, k: int | None) -> None:
+        """From now on proposes k tokens a step, at most what the server was started for.
+
+        None: all of them. Only for a measurement with `acceptance_k`.
+        """
+        if k is None:
+            self._k_path.unlink(missing_ok=True)
+        else:
+            write_atomic(self._k_path, str(k))
+
     def close(self) -> None:
         """Stops the server, if one runs."""
         server, self._server = self._server, None
@@ -159,14 +171,15 @@ class Engine:
         )
 
     def _start(self, arm: Arm) -> None:
+        self.propose(None)
         spec = self._spec.server
+        env, extra = dict(spec.env), [*spec.extra_args]
         if self._is_swapping:
-            spec = spec.model_copy(
-                update={
-                    "env": {**spec.env, **SWAP_ENV},
-                    "extra_args": (*spec.extra_args, *SWAP_ARGS),
-                }
-            )
+            env |= SWAP_ENV
+            extra += SWAP_ARGS
+        if self._spec.acceptance_k and arm.drafter is not None:
+            extra += [*K_ARGS, json.dumps({K_CONFIG_KEY: str(self._k_path)})]
+        spec = spec.model_copy(update={"env": env, "extra_args": tuple(extra)})
         report = self._on_wait
         server = VllmServer(
             spec,

@@ -38,6 +38,7 @@ def build_arms(spec: BenchSpec, k: int) -> tuple[Arm, ...]:
                 "method": "eagle3",
                 "model": str(drafter.path),
                 "num_speculative_tokens": k,
+                "rejection_sample_method": "standard",
             },
         )
         for drafter in spec.drafters

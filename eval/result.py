@@ -114,6 +114,18 @@ class BaselineRow(Frozen):
     """TPOT of the last pass over that of the first, less 1; None if it was measured once."""
 
 
+class AcceptanceRow(Frozen):
+    """Acceptance of a drafter at a smaller K, measured in an engine of a larger one; no speed."""
+
+    drafter: str
+    k: int
+    category: str
+    num_prompts: int
+    acceptance: AcceptanceCounts
+    acceptance_length: Interval | None
+    acceptance_rate_at: tuple[float, ...]
+
+
 class BenchRow(Frozen):
     """One drafter at one K and concurrency, in one category or over all prompts pooled."""
 
@@ -216,6 +228,7 @@ class BenchResult(Frozen):
     the engines is the harness's own."""
     baseline: tuple[BaselineRow, ...]
     results: tuple[BenchRow, ...]
+    acceptance_rows: tuple[AcceptanceRow, ...] = ()
     step_costs: tuple[StepCost, ...] = ()
     samples: tuple[PromptSample, ...]
 

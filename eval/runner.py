@@ -64,6 +64,7 @@ class _Bench:
         self._store = store
         self._progress = progress
         self._cells: list[Cell] = []
+        self._acceptance_cells: list[Cell] = []
         self._engines: list[Engine] = []
         self._last_engine: Engine | None = None
         self._stops: list[str] = []
@@ -91,6 +92,7 @@ class _Bench:
             self._spec,
             Measured(
                 cells=tuple(self._cells),
+                acceptance_cells=tuple(self._acceptance_cells),
                 verdicts=verdicts,
                 pairing=pairing,
                 idle_cost=self._idle_cost,
@@ -109,6 +111,29 @@ class _Bench:
         arms = (BASELINE_ARM, *session.arms)
         for concurrency in self._spec.concurrency:
             self._run_blocks(session.name, arms, concurrency, baseline, engine)
+        self._run_acceptance(session, engine)
+
+    def _run_acceptance(self, session: Session, engine: Engine) -> None:
+        """Smaller K in the engine of the largest one: counts, no times."""
+        if session.arms[0].k != max(self._spec.k) or session.arms[0].drafter is None:
+            return
+        for k in self._spec.acceptance_k:
+            for arm in session.arms:
+                key = CellKey(
+                    session=f"{session.name}-acceptance",
+                    arm=arm.name,
+                    k=k,
+                    concurrency=max(self._spec.concurrency),
+                    block=0,
+                )
+                cell = self._store.get(key)
+                if cell is None:
+                    engine.serve(arm)
+                    engine.propose(k)
+                    cell = engine.measure(key, arm, self._spec.prompts)
+                    engine.propose(None)
+                    self._store.put(cell)
+                self._acceptance_cells.append(cell)
 
     def _run_bracketed(self, sessions: Iterable[Session], baseline: Engine) -> None:
         for concurrency in self._spec.concurrency:
@@ -119,6 +144,7 @@ class _Bench:
                 engine = self._open(inner, session)
                 for concurrency in self._spec.concurrency:
                     self._run_blocks(session.name, session.arms, concurrency, baseline, engine)
+                self._run_acceptance(session, engine)
         for concurrency in self._spec.concurrency:
             self._run_blocks("after", (BASELINE_ARM,), concurrency, baseline, baseline)
 

@@ -100,6 +100,8 @@ class BenchSpec(Frozen):
     prompts_name: str
     k: tuple[Annotated[int, Field(ge=1, le=32)], ...] = Field(default=(3,), min_length=1)
     """num_speculative_tokens, each measured in turn."""
+    acceptance_k: tuple[Annotated[int, Field(ge=1, le=32)], ...] = ()
+    """Smaller K of which only the acceptance is measured, in the engines of the largest K."""
     concurrency: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1,), min_length=1)
     sampling: Sampling = Sampling()
     num_warmup: int = Field(default=2, ge=0)
@@ -140,6 +142,15 @@ class BenchSpec(Frozen):
         for what, keys in (("drafter name", self.arm_names), ("prompt id", prompt_ids)):
             if twice := sorted({key for key in keys if keys.count(key) > 1}):
                 raise ValueError(f"expected each {what} once, found twice: {', '.join(twice)}")
+        return self
+
+    @model_validator(mode="after")
+    def _acceptance_k_is_smaller(self) -> "BenchSpec":
+        if self.acceptance_k and max(self.acceptance_k) >= max(self.k):
+            raise ValueError(
+                f"acceptance_k {max(self.acceptance_k)} needs an engine of a larger K, found "
+                f"{max(self.k)} as the largest"
+            )
         return self
 
     @model_validator(mode="after")

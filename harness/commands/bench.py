@@ -116,6 +116,16 @@ def show_result(result: BenchResult) -> None:
         show_text(f"  accepted at position 1..{row.k}: {rates or '-'}")
         for flag in row.flags:
             warn(f"{name} K={row.k} c={row.concurrency}: {flag}")
+    if result.acceptance_rows:
+        show_table(
+            "acceptance at a smaller K, in the engine of the largest one",
+            ("drafter", "K", "acceptance length"),
+            [
+                (names.short_reference(r.drafter), r.k, interval_text(r.acceptance_length))
+                for r in result.acceptance_rows
+                if r.category == ALL
+            ],
+        )
     for cost in result.step_costs:
         show_text(
             f"{names.short_reference(cost.drafter)} c={cost.concurrency}: a step takes "

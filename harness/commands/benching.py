@@ -163,9 +163,9 @@ def _build_spec(
 
 _DEFAULT_MODEL_LEN = 2048
 _COPIED = (
-    "k", "concurrency", "num_warmup", "request_timeout_s", "pairing", "max_idle_cost", "block_size",
-    "precision", "num_swap_checks", "is_swapping", "confidence", "num_resamples", "tie_gap",
-    "max_drift", "max_foreign_cpu",
+    "k", "acceptance_k", "concurrency", "num_warmup", "request_timeout_s", "pairing",
+    "max_idle_cost", "block_size", "precision", "num_swap_checks", "is_swapping", "confidence",
+    "num_resamples", "tie_gap", "max_drift", "max_foreign_cpu",
 )  # fmt: skip
 
 

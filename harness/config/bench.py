@@ -29,6 +29,8 @@ class BenchConfig(Frozen):
     """Prompts to use, taken evenly over categories; None: all."""
     k: tuple[Annotated[int, Field(ge=1, le=32)], ...] = Field(default=(3,), min_length=1)
     """num_speculative_tokens: tokens proposed per draft."""
+    acceptance_k: tuple[Annotated[int, Field(ge=1, le=32)], ...] = ()
+    """Smaller K of which only the acceptance is measured, without further engines."""
     concurrency: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1,), min_length=1)
     """Requests under way at once."""
     max_tokens: int = Field(default=64, ge=2)
