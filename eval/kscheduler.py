@@ -13,7 +13,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 CONFIG_KEY = "harness_k_file"
 
 
-class RunTimeK(AsyncScheduler):  # type: ignore[misc] - vLLM has no types to check against
+class RunTimeK(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped here
     """Schedules as vLLM does, but for the number of tokens that is drafted.
 
     A subclass of the asynchronous scheduler: with the plain one vLLM would give that mode up.
