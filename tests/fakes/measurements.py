@@ -68,10 +68,14 @@ def make_cell(
 
 
 def make_result(
-    cells: list[Cell], verdict: Lossless | None = None, spec: BenchSpec | None = None
+    cells: list[Cell],
+    verdict: Lossless | None = None,
+    spec: BenchSpec | None = None,
+    acceptance_cells: tuple[Cell, ...] = (),
 ) -> BenchResult:
     measured = Measured(
         cells=tuple(cells),
+        acceptance_cells=acceptance_cells,
         verdicts={("a", 3, 1): verdict} if verdict else {},
         pairing="bracketed",
         idle_cost=None,

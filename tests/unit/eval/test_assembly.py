@@ -73,6 +73,17 @@ def test_what_a_step_costs_is_told_and_with_several_k_fitted() -> None:
     assert (cost.fixed_ms, cost.per_token_ms) == (pytest.approx(80), pytest.approx(0))
 
 
+def test_a_smaller_k_gives_counts_cut_to_it_and_no_row_of_speed() -> None:
+    cell = make_cell("a", "k3-0-acceptance", 0.9, histogram=(4, 6, 0, 0))
+    cell = cell.model_copy(update={"key": cell.key.model_copy(update={"k": 1})})
+    result = make_result([make_cell("baseline", "before", 0.06), DRAFTED], acceptance_cells=(cell,))
+    (row,) = [row for row in result.acceptance_rows if row.category == "all"]
+    assert (row.k, row.acceptance_rate_at) == (1, (0.6,))
+    assert row.acceptance_length is not None
+    assert row.acceptance_length.value == pytest.approx(1.6)
+    assert [row.k for row in result.pooled()] == [3]
+
+
 def test_nothing_drafted_is_no_acceptance_length_and_is_flagged() -> None:
     idle = make_cell("a", "k3-0", 0.06, histogram=(0, 0, 0, 0))
     (row,) = make_result([make_cell("baseline", "before", 0.06), idle]).pooled()
