@@ -226,6 +226,8 @@ class _Bench:
         if self._spec.pairing != "auto":
             return _Pairing(order=self._spec.pairing)
         server = self._spec.server
+        if server.port is not None:  # two engines cannot share it
+            return _Pairing(order="bracketed")
         available = available_bytes()
         if server.device != "cpu" or available is None or available < 2 * engine_bytes(server):
             return _Pairing(order="bracketed")

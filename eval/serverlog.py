@@ -8,6 +8,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(r"^\((\w+)[^)]*pid=\d+\)\s*")
 _LEVEL = re.compile(r"^(?:ERROR|CRITICAL)\s+\S+\s+\S+\s+\[[^\]]+\]\s*")
 _ERROR = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
+_USAGE = re.compile(r"^\S+: error: .*")
+"""How argparse refuses a flag."""
 _SYMPTOMS = ("Engine core initialization failed", "EngineDeadError", "EngineCore encountered")
 _RANK = {"Worker": 0, "EngineCore": 1}
 
@@ -37,7 +39,9 @@ def find_root_cause(log: str) -> str | None:
     for line in log.splitlines():
         process = _PREFIX.match(line)
         text = _LEVEL.sub("", line[process.end() :] if process else line).strip()
-        if not _ERROR.match(text) or any(symptom in text for symptom in _SYMPTOMS):
+        if not (_ERROR.match(text) or _USAGE.match(text)) or any(
+            symptom in text for symptom in _SYMPTOMS
+        ):
             continue
         name = process.group(1) if process else ""
         rank = next((r for key, r in _RANK.items() if name.startswith(key)), 2)

@@ -145,6 +145,12 @@ class BenchSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _engines_side_by_side_need_two_ports(self) -> "BenchSpec":
+        if self.pairing == "interleaved" and self.server.port is not None:
+            raise ValueError("pairing interleaved needs two ports; leave server.port out")
+        return self
+
+    @model_validator(mode="after")
     def _acceptance_k_is_smaller(self) -> "BenchSpec":
         if self.acceptance_k and max(self.acceptance_k) >= max(self.k):
             raise ValueError(

@@ -111,6 +111,11 @@ def _prepare(
     config: BenchConfig, settings: Settings, store: Store
 ) -> tuple[list[ResolvedDrafter], Verifier, BenchSpec]:
     """Everything that can be refused before anything is started."""
+    if not (config.drafters or config.proposers or config.also or config.ceiling):
+        raise ConfigError(
+            "expected something to measure, found none",
+            "say --drafter with a folder or run:<id>; or --also ngram, or --ceiling",
+        )
     resolved = [resolve_drafter(reference, settings, store) for reference in config.drafters]
     verifier = Verifier.load(_verifier_reference(config, resolved, store), settings)
     for drafter in resolved:

@@ -19,6 +19,11 @@ def test_an_error_of_the_parent_is_found_when_there_is_no_other() -> None:
     assert find_root_cause(log) == "OSError: [Errno 98] Address already in use"
 
 
+def test_a_flag_that_vllm_does_not_know_is_a_cause() -> None:
+    log = "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --no\n"
+    assert find_root_cause(log) == "api_server.py: error: unrecognized arguments: --no"
+
+
 def test_a_log_without_errors_has_no_cause() -> None:
     assert find_root_cause("(APIServer pid=1) INFO 11-29 21:39:01 [api.py:1] ok\n") is None
 
