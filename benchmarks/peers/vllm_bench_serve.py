@@ -2,8 +2,9 @@
 
     python benchmarks/peers/vllm_bench_serve.py --drafter FOLDER --verifier FOLDER [--repeats 4]
 
-Acceptance length and rates by position must be equal, TPOT within 3 % (of each pass the
-mean of requests' TPOT, of the passes the median). Both clients ask one request at a time, temperature 0, in the order A B, B A.
+Acceptance length and rates by position must be equal, TPOT within 3 % (of each pass the mean of
+requests' TPOT, of the passes the median). Both clients ask one request at a time, temperature 0, in
+the order A B, B A.
 """
 
 import argparse
