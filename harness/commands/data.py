@@ -121,7 +121,7 @@ def extract(
     aux_layers: Annotated[str | None, typer.Option(help="Layer ids, as in 2,15,27.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of the stored states (float32).")] = None,
     batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens per forward pass (2048).")
+        int | None, typer.Option(help="Tokens per forward pass (CPU 512, GPU 16384).")
     ] = None,
     overwrite: _Overwrite = False,
     as_json: _Json = False,

@@ -50,8 +50,9 @@ class ExtractConfig(Frozen):
     aux_layer_ids: tuple[int, ...] | None = None
     """Layers whose inputs the drafter sees; None: the verifier's default (2, n//2, n-3)."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    batch_tokens: int = Field(default=2048, ge=1)
-    """Tokens per forward pass, padding included; a longer row is a batch of its own."""
+    batch_tokens: int | None = Field(default=None, ge=1)
+    """Tokens per forward pass, padding included; a longer row is a batch of its own. None: what
+    suits the device (`capture.default_batch_tokens`)."""
 
 
 class Corpus(Frozen):
@@ -195,16 +196,16 @@ class _Extraction:
     def run(self, verifier: Verifier, layer_ids: tuple[int, ...], config: ExtractConfig) -> None:
         """Runs the verifier over every batch that has a file missing; writing goes on beside it."""
         lengths = [len(row) for row in self._rows]
-        batches = plan_batches(lengths, config.batch_tokens)
-        pending = [batch for batch in batches if not self.done.keys() >= set(batch.rows)]
-        if not pending:
-            return
         missing = [length for row, length in enumerate(lengths) if row not in self.done]
+        if not missing:
+            return
         needed = estimate_bytes(missing, len(layer_ids), verifier.hidden_size, config.dtype)
         require_space(self._out_dir, needed, f"hidden states of {sum(missing)} tokens")
         # Loading torch and transformers takes seconds; a finished stage needs neither.
-        from harness.corpus.capture import LayerCapture  # noqa: PLC0415
+        from harness.corpus.capture import LayerCapture, default_batch_tokens  # noqa: PLC0415
 
+        batches = plan_batches(lengths, config.batch_tokens or default_batch_tokens())
+        pending = [batch for batch in batches if not self.done.keys() >= set(batch.rows)]
         self._progress("loading the verifier", 0, 0)
         capture = LayerCapture.load(verifier.path, layer_ids, verifier.num_layers, config.dtype)
         num_done = sum(lengths) - sum(batch.num_tokens for batch in pending)
