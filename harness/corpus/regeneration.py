@@ -111,19 +111,7 @@ def regenerate(
     if exclude:
         require_disjoint(prompts, exclude)
     spec = server or config.build_server_spec(verifier.path)
-    plan = Plan(
-        stage="regenerate",
-        inputs={
-            "prompts": digest_prompts(prompts),
-            "verifier": verifier_digest(verifier, cache_dir),
-        },
-        config={
-            "max_tokens": config.max_tokens,
-            "temperature": 0.0,
-            "dtype": spec.dtype,
-            "max_model_len": spec.max_model_len,
-        },
-    )
+    plan = _build_plan(prompts, verifier_digest(verifier, cache_dir), config, spec)
     with hold_folder(out_dir):
         if finished := begin_stage(out_dir, plan, overwrite=overwrite):
             return Regenerated(manifest=finished, tokens_per_s=None)
@@ -135,6 +123,21 @@ def regenerate(
         origins = {"prompts": prompts_path.name, "verifier": verifier.reference}
         manifest = finish_stage(out_dir, plan, counts, files, origins)
     return Regenerated(manifest=manifest, tokens_per_s=work.tokens_per_s)
+
+
+def _build_plan(
+    prompts: Sequence[Prompt], verifier: str, config: RegenerateConfig, spec: ServerSpec
+) -> Plan:
+    return Plan(
+        stage="regenerate",
+        inputs={"prompts": digest_prompts(prompts), "verifier": verifier},
+        config={
+            "max_tokens": config.max_tokens,
+            "temperature": 0.0,
+            "dtype": spec.dtype,
+            "max_model_len": spec.max_model_len,
+        },
+    )
 
 
 class _Regeneration:
