@@ -4,17 +4,18 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from eval.counters import AcceptanceCounts
+from eval.records import CeilingPoint, StepCost
 from eval.result import (
     ALL,
     BaselineRow,
     BenchRow,
     Interval,
     PromptSample,
-    StepCost,
     TokenSpread,
     categories_of,
 )
 from eval.samples import pair_samples
+from eval.spec import BenchSpec
 from eval.speedup import Bootstrap
 
 _MS = 1e3
@@ -241,6 +242,31 @@ def fit_step_costs(rows: Sequence[BenchRow]) -> tuple[StepCost, ...]:
             )
         )
     return tuple(found)
+
+
+def draw_ceilings(spec: BenchSpec, rows: Sequence[BenchRow]) -> tuple[CeilingPoint, ...]:
+    """Speed by acceptance length, for every arm whose step was measured: length / step cost."""
+    synthetic = {proposer.name for proposer in spec.proposers if proposer.is_synthetic}
+    points: list[CeilingPoint] = []
+    for row in rows:
+        if row.category != ALL or row.step_cost is None or not spec.ceiling:
+            continue
+        is_measured = row.drafter in synthetic
+        lengths = [length for length in spec.ceiling if length <= row.k + 1]
+        if is_measured and row.acceptance_length_emitted:
+            lengths = [row.acceptance_length_emitted.value]
+        points += [
+            CeilingPoint(
+                drafter=row.drafter,
+                k=row.k,
+                concurrency=row.concurrency,
+                acceptance_length=length,
+                decode_speedup=length / row.step_cost,
+                is_measured=is_measured,
+            )
+            for length in lengths
+        ]
+    return tuple(points)
 
 
 def _tpot(sample: PromptSample) -> float:

@@ -8,12 +8,14 @@ from eval.analysis import (
     build_row,
     by_category,
     decode_speedup,
+    draw_ceilings,
     fit_step_costs,
     sum_counts,
 )
 from eval.cells import Cell
 from eval.lossless import ArmKey
 from eval.prompts import digest_prompts
+from eval.records import EngineRecord, SwapRecord
 from eval.result import (
     ALL,
     BASELINE,
@@ -21,10 +23,8 @@ from eval.result import (
     BaselineRow,
     BenchResult,
     BenchRow,
-    EngineRecord,
     Lossless,
     PromptSample,
-    SwapRecord,
 )
 from eval.samples import build_samples, index_turns, pair_samples
 from eval.spec import BenchSpec, Frozen
@@ -73,6 +73,7 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
         baseline=tuple(_baseline_rows(measured.cells, samples, bootstrap, drifts)),
         results=tuple(rows),
         acceptance_rows=tuple(_acceptance_rows(measured.acceptance_cells, bootstrap)),
+        ceilings=draw_ceilings(spec, rows),
         step_costs=fit_step_costs(rows),
         samples=samples,
     )

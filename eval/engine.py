@@ -14,7 +14,7 @@ from eval.errors import MeasurementError, RequestError, SwapRefusedError
 from eval.files import write_atomic
 from eval.hotswap import K_ARGS, K_CONFIG_KEY, SWAP_ARGS, SWAP_ENV, swap_drafter
 from eval.plan import BASELINE_ARM, Arm
-from eval.result import EngineRecord, SwapRecord
+from eval.records import EngineRecord, SwapRecord
 from eval.server import DYING_S, VllmServer
 from eval.spec import BenchSpec, DrafterSpec, Prompt
 

@@ -37,22 +37,28 @@ def known_proposer(name: str) -> Proposer:
     return Proposer(name=name, speculative_config=_KNOWN[name])
 
 
-def ceiling_proposers(drafter: Path, lengths: Sequence[float]) -> tuple[Proposer, ...]:
-    """One proposer for each acceptance length, all with the step time of the same drafter.
+def ceiling_proposers(
+    drafter: Path, lengths: Sequence[float], *, is_cpu: bool
+) -> tuple[Proposer, ...]:
+    """Proposers whose step time is that of a drafter's size, whatever it learned.
+
+    On a GPU one for each acceptance length, accepted regardless of the tokens. vLLM's CPU sampler
+    cannot do that (0.32: "Synthetic acceptance not supported with CPU sampling"); there one
+    untrained drafter measures the step, from which the speed at any length follows.
 
     Args:
         drafter: A folder of `write_untrained_drafter`, or any drafter: only its size matters.
         lengths: Acceptance lengths, bonus token included, from 1 on.
+        is_cpu: Whether vLLM runs on a cpu.
     """
+    config = {"method": "eagle3", "model": str(drafter)}
+    if is_cpu:
+        return (Proposer(name="untrained drafter", speculative_config=config),)
+    synthetic = {**config, "rejection_sample_method": "synthetic"}
     return tuple(
         Proposer(
             name=f"ceiling AL {length:g}",
-            speculative_config={
-                "method": "eagle3",
-                "model": str(drafter),
-                "rejection_sample_method": "synthetic",
-                "synthetic_acceptance_length": length,
-            },
+            speculative_config={**synthetic, "synthetic_acceptance_length": length},
             is_synthetic=True,
         )
         for length in lengths

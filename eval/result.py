@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from eval.counters import AcceptanceCounts
 from eval.errors import MeasurementError, SpecError
 from eval.files import write_atomic
+from eval.records import CeilingPoint, EngineRecord, StepCost, SwapRecord
 from eval.spec import BenchSpec, Frozen
 
 if TYPE_CHECKING:
@@ -167,44 +168,6 @@ class BenchRow(Frozen):
     """What a reader must know before believing the row; empty is good."""
 
 
-class StepCost(Frozen):
-    """What a step of one arm costs, and how that grows with K: step = fixed + K * per token."""
-
-    drafter: str
-    concurrency: int
-    plain_step_ms: float
-    """A step of the verifier alone: its TPOT."""
-    step_ms: dict[int, float]
-    """By K: TPOT times emitted tokens per step, draft passes and verification together."""
-    fixed_ms: float
-    """The part that does not grow with K. With one K it is taken to be the plain step."""
-    per_token_ms: float
-    """Each further proposed token: one draft pass and one more token to verify."""
-
-
-class EngineRecord(Frozen):
-    """One server that was started for this measurement."""
-
-    name: str
-    arm: str
-    """What it served when it was started."""
-    command: tuple[str, ...]
-    start_s: float
-    vllm_version: str
-
-
-class SwapRecord(Frozen):
-    """One change of the drafter inside a running engine, or why it was refused."""
-
-    drafter: str
-    seconds: float | None = None
-    tensors_sha256: str | None = None
-    """Over all tensors as the workers read them; equal to that of the files."""
-    read_back: tuple[str, ...] = ()
-    """Tensors whose values in the engine were compared with the file's."""
-    refused: str | None = None
-
-
 class BenchResult(Frozen):
     """A whole measurement with all that is needed to judge it or to run it again."""
 
@@ -230,6 +193,7 @@ class BenchResult(Frozen):
     results: tuple[BenchRow, ...]
     acceptance_rows: tuple[AcceptanceRow, ...] = ()
     step_costs: tuple[StepCost, ...] = ()
+    ceilings: tuple[CeilingPoint, ...] = ()
     samples: tuple[PromptSample, ...]
 
     @classmethod

@@ -102,6 +102,8 @@ class BenchSpec(Frozen):
     """num_speculative_tokens, each measured in turn."""
     acceptance_k: tuple[Annotated[int, Field(ge=1, le=32)], ...] = ()
     """Smaller K of which only the acceptance is measured, in the engines of the largest K."""
+    ceiling: tuple[Annotated[float, Field(ge=1)], ...] = ()
+    """Acceptance lengths at which every arm's speed is told as well."""
     concurrency: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1,), min_length=1)
     sampling: Sampling = Sampling()
     num_warmup: int = Field(default=2, ge=0)

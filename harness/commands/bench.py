@@ -126,6 +126,16 @@ def show_result(result: BenchResult) -> None:
                 if r.category == ALL
             ],
         )
+    if result.ceilings:
+        show_table(
+            "speed at an acceptance length, for a drafter of this size",
+            ("drafter", "K", "conc.", "acceptance length", "decode speedup", "measured"),
+            [
+                (names.short_reference(p.drafter), p.k, p.concurrency, p.acceptance_length,
+                 p.decode_speedup, p.is_measured)
+                for p in result.ceilings
+            ],
+        )  # fmt: skip
     for cost in result.step_costs:
         show_text(
             f"{names.short_reference(cost.drafter)} c={cost.concurrency}: a step takes "

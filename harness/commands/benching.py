@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from eval.cells import fingerprint_of
-from eval.device import resolve_server
+from eval.device import detect_device, resolve_server
 from eval.prompts import digest_prompts, pick_prompts
 from eval.promptsets import load_prompt_set
 from eval.proposers import NEEDS, ceiling_proposers, known_proposer, write_untrained_drafter
@@ -168,7 +168,7 @@ def _build_spec(
 
 _DEFAULT_MODEL_LEN = 2048
 _COPIED = (
-    "k", "acceptance_k", "concurrency", "num_warmup", "request_timeout_s", "pairing",
+    "k", "acceptance_k", "ceiling", "concurrency", "num_warmup", "request_timeout_s", "pairing",
     "max_idle_cost", "block_size", "precision", "num_swap_checks", "is_swapping", "confidence",
     "num_resamples", "tie_gap", "max_drift", "max_foreign_cpu",
 )  # fmt: skip
@@ -193,10 +193,11 @@ def _proposers(config: BenchConfig, verifier: Verifier, work_dir: Path) -> tuple
     named = tuple(known_proposer(name) for name in config.also)
     if not config.ceiling:
         return (*named, *config.proposers)
+    is_cpu = (config.server.device or detect_device()) == "cpu"
     folder = work_dir / f"untrained-{names.short_reference(verifier.reference)}"
     if not (folder / "model.safetensors").exists():
         write_untrained_drafter(verifier.path, folder)
-    return (*named, *config.proposers, *ceiling_proposers(folder, config.ceiling))
+    return (*named, *config.proposers, *ceiling_proposers(folder, config.ceiling, is_cpu=is_cpu))
 
 
 def _verifier_reference(

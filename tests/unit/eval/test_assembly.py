@@ -73,6 +73,15 @@ def test_what_a_step_costs_is_told_and_with_several_k_fitted() -> None:
     assert (cost.fixed_ms, cost.per_token_ms) == (pytest.approx(80), pytest.approx(0))
 
 
+def test_the_speed_at_another_acceptance_length_follows_from_the_step_cost() -> None:
+    cells = [make_cell("baseline", "before", 0.06), DRAFTED]
+    points = make_result(cells, spec=make_spec(ceiling=(1.0, 2.0, 4.0, 9.0))).ceilings
+    # A step costs 2.0 / 1.5 plain ones; a length of 9 is out of reach with K = 3.
+    assert [p.acceptance_length for p in points] == [1.0, 2.0, 4.0]
+    assert [p.decode_speedup for p in points] == pytest.approx([0.75, 1.5, 3.0])
+    assert not any(p.is_measured for p in points)
+
+
 def test_a_smaller_k_gives_counts_cut_to_it_and_no_row_of_speed() -> None:
     cell = make_cell("a", "k3-0-acceptance", 0.9, histogram=(4, 6, 0, 0))
     cell = cell.model_copy(update={"key": cell.key.model_copy(update={"k": 1})})

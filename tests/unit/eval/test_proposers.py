@@ -50,10 +50,16 @@ def test_a_config_without_sizes_is_refused(tmp_path: Path) -> None:
 
 
 def test_ceilings_accept_regardless_of_the_text() -> None:
-    (one, two) = ceiling_proposers(Path("d"), (1.0, 2.5))
+    (one, two) = ceiling_proposers(Path("d"), (1.0, 2.5), is_cpu=False)
     assert one.is_synthetic
     assert two.name == "ceiling AL 2.5"
     assert two.speculative_config["synthetic_acceptance_length"] == 2.5
+
+
+def test_on_a_cpu_one_untrained_drafter_stands_for_all_lengths() -> None:
+    (one,) = ceiling_proposers(Path("d"), (1.0, 2.5), is_cpu=True)
+    assert not one.is_synthetic
+    assert "rejection_sample_method" not in one.speculative_config
 
 
 def test_an_unknown_competitor_is_refused_with_those_that_are_known() -> None:
