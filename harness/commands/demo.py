@@ -182,7 +182,7 @@ def _require_project(settings: Settings) -> None:
 def _find_training(store: Store, name: str) -> RunSummary:
     runs = store.find_runs(kind=names.KIND_TRAIN, status=RunStatus.FINISHED)
     for run in runs:
-        if run.params.get("name") == name:
+        if run.name.partition(" #")[0] == name:
             return run
     raise WorkError(f"expected a finished training named {name}, found none in {store.address}")
 
