@@ -1,6 +1,7 @@
 """A vLLM server as an instrument: started when needed, warmed up, cross-checked at each use."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from eval.records import EngineRecord, SwapRecord
 from eval.server import DYING_S, VllmServer
 from eval.spec import BenchSpec, DrafterSpec, Prompt
 
+_SOURCE_DIR = Path(__file__).resolve().parents[1]
 _WARMUP_TOKENS = 16
 _SETTLE_S = 3.0
 """Counters are written when a step's output is processed, which may be after the last answer."""
@@ -179,6 +181,11 @@ class Engine:
             extra += SWAP_ARGS
         if self._spec.acceptance_k and arm.drafter is not None:
             extra += [*K_ARGS, json.dumps({K_CONFIG_KEY: str(self._k_path)})]
+        if len(extra) > len(spec.extra_args) and "site-packages" not in _SOURCE_DIR.parts:
+            # vLLM's interpreter may be another one, which has never heard of this package.
+            env["PYTHONPATH"] = os.pathsep.join(
+                [str(_SOURCE_DIR), *filter(None, [env.get("PYTHONPATH")])]
+            )
         spec = spec.model_copy(update={"env": env, "extra_args": tuple(extra)})
         report = self._on_wait
         server = VllmServer(

@@ -197,6 +197,9 @@ class VllmServer:
         guard += [str(os.getpid()), str(self.spec.stop_timeout_s), "--", *command]
         # The environment is passed on, not read: credentials of a hub may be needed there.
         environment = {**os.environ, **_QUIET, **self.spec.env}
+        paths = [env["PYTHONPATH"] for env in (self.spec.env, os.environ) if env.get("PYTHONPATH")]
+        if paths:
+            environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         with self.log_path.open("ab") as log:
             log.write(f"$ {json.dumps(command)}\n".encode())
             log.flush()

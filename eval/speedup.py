@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from eval.result import Interval
 from eval.spec import Frozen
@@ -60,6 +59,9 @@ class Bootstrap(Frozen):
             return Interval(value=value)
         if _is_exact(data, statistic, value):
             return Interval(value=value, low=value, high=value)
+        # Late: scipy.stats takes a second, which a bench that is refused need not wait for.
+        from scipy import stats  # noqa: PLC0415
+
         found = stats.bootstrap(
             data,
             lambda *sample, axis: statistic(*(np.moveaxis(s, axis, -1) for s in sample)),
