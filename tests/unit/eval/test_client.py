@@ -14,8 +14,6 @@ def test_time_per_token_leaves_the_first_token_out() -> None:
         (answer,) = ask(fake.base_url, "verifier", PROMPTS[:1], SAMPLING).answers
     assert answer.num_tokens == 9
     assert answer.token_ids == tuple(range(100, 109))
-    assert answer.tpot_s is not None
-    assert answer.tpot_s >= 0.0195
     assert answer.ttft_s is not None
     assert 0.1 <= answer.ttft_s < answer.latency_s
     assert answer.tpot_s == pytest.approx((answer.latency_s - answer.ttft_s) / 8)
