@@ -35,14 +35,14 @@ def find_machine(config: TrainConfig) -> Machine:
         speculators_trainer.get_local_rank = lambda: "cpu"
         speculators_checkpointer.get_current_device = lambda: "cpu"
     name = str(found) if found else "cpu"
-    fast = found is not None
-    choose = {"attention": ("sdpa", "simple_flex_attention"), "dtype": ("float32", "bfloat16")}
-    choose["loss_implementation"] = ("eager", "fused")
-    picked = {
-        key: values[fast] if getattr(config, key) == "auto" else getattr(config, key)
-        for key, values in choose.items()
+    best = {
+        "attention": "simple_flex_attention" if found else "sdpa",
+        "dtype": "bfloat16" if found else "float32",
+        "loss_implementation": "eager",
     }
-    default_workers = min(_GPU_WORKERS, os.cpu_count() or 1) if fast else 0
+    asked = config.model_dump(include=set(best))
+    picked = {key: best[key] if asked[key] == "auto" else asked[key] for key in best}
+    default_workers = min(_GPU_WORKERS, os.cpu_count() or 1) if found else 0
     workers = default_workers if config.num_workers is None else config.num_workers
     return Machine(device=name, num_workers=workers, **picked)
 
