@@ -16,6 +16,7 @@ from eval.files import write_atomic
 from eval.spec import BenchSpec, Frozen
 
 _ANALYSIS_ONLY = {
+    "ceiling",
     "confidence",
     "max_drift",
     "max_foreign_cpu",
