@@ -38,6 +38,7 @@ def render_html(result: BenchResult) -> str:
         _chart(result.pooled()),
         *(f"<p>{_explanation(row)}</p>" for row in result.pooled()),
         _category_table([row for row in result.results if row.category != ALL]),
+        _ceiling_table(result),
         "<h2>Words</h2><dl>",
         *(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in _GLOSSARY.items()),
         "</dl><h2>Conditions</h2>",
@@ -94,6 +95,25 @@ def _category_table(rows: Sequence[BenchRow]) -> str:
     return "<h2>By kind of prompt</h2>" + _table(
         (*columns, "acceptance length", "decode speedup"), body
     )
+
+
+def _ceiling_table(result: BenchResult) -> str:
+    if not result.ceilings:
+        return ""
+    columns = (
+        "size of",
+        "K",
+        "requests at once",
+        "acceptance length",
+        "decode speedup",
+        "found by",
+    )
+    body = [
+        (p.drafter, p.k, p.concurrency, f"{p.acceptance_length:.2f}", f"{p.decode_speedup:.2f}",
+         "measurement" if p.is_measured else "acceptance length over step cost")
+        for p in result.ceilings
+    ]  # fmt: skip
+    return "<h2>What a drafter of this size would bring</h2>" + _table(columns, body)
 
 
 def _explanation(row: BenchRow) -> str:

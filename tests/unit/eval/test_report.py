@@ -1,6 +1,6 @@
 from html.parser import HTMLParser
 
-from fakes.measurements import DRAFTED, make_cell, make_result
+from fakes.measurements import DRAFTED, make_cell, make_result, make_spec
 
 from eval.report import render_html
 from eval.result import BenchResult
@@ -42,3 +42,11 @@ def test_every_tag_is_closed() -> None:
 
     Checker().feed(render_html(RESULT))
     assert open_tags == []
+
+
+def test_ceilings_say_how_they_were_found() -> None:
+    assert "What a drafter of this size would bring" not in render_html(RESULT)
+    cells = [make_cell("baseline", "before", 0.06), DRAFTED]
+    page = render_html(make_result(cells, spec=make_spec(ceiling=(1.0, 3.0))))
+    assert page.count("acceptance length over step cost") == 2
+    assert ">2.25<" in page
