@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Iterable, Sequence
 
+from eval.costs import explain
 from eval.counters import AcceptanceCounts
-from eval.records import CeilingPoint, StepCost
 from eval.result import (
     ALL,
     BaselineRow,
@@ -15,7 +15,6 @@ from eval.result import (
     categories_of,
 )
 from eval.samples import pair_samples
-from eval.spec import BenchSpec
 from eval.speedup import Bootstrap
 
 _MS = 1e3
@@ -56,8 +55,8 @@ def build_row(
     if not pairs:
         return None
     speedup = decode_speedup(pairs, bootstrap)
-    emitted = emitted_acceptance_length(samples, bootstrap)
-    cost = emitted.value / speedup.value if emitted else None
+    per_step = tokens_per_step(samples, bootstrap)
+    cost = per_step.value / speedup.value if per_step else None
     counts = sum_counts(samples)
     has_drafts = counts.num_drafts > 0
     return BenchRow(
@@ -71,7 +70,8 @@ def build_row(
         acceptance=counts,
         acceptance_length=acceptance_length(samples, bootstrap),
         acceptance_length_by_prompt=_length_by_prompt(samples, bootstrap),
-        acceptance_length_emitted=emitted,
+        acceptance_length_emitted=emitted_acceptance_length(samples, bootstrap),
+        tokens_per_step=per_step,
         acceptance_rate=_acceptance_rate(samples, bootstrap),
         acceptance_rate_at=counts.acceptance_rate_at if has_drafts else (),
         conditional_acceptance_rate_at=counts.conditional_acceptance_rate_at if has_drafts else (),
@@ -86,7 +86,7 @@ def build_row(
         tokens_per_s=tokens_per_s,
         num_output_tokens=spread_of([sample.num_tokens for sample in samples]),
         step_cost=cost,
-        why=explain(emitted.value, cost, speedup.value) if emitted and cost else None,
+        why=explain(per_step.value, cost, speedup.value) if per_step and cost else None,
     )
 
 
@@ -150,7 +150,7 @@ def acceptance_length(samples: Sequence[PromptSample], bootstrap: Bootstrap) -> 
 def emitted_acceptance_length(
     samples: Sequence[PromptSample], bootstrap: Bootstrap
 ) -> Interval | None:
-    """Emitted tokens after the first over drafts: blind to tokens accepted and then cut off.
+    """Tokens that drafts emitted, over drafts: blind to tokens accepted and then cut off.
 
     The first token of an answer comes from the prefill, without a draft.
     """
@@ -158,8 +158,19 @@ def emitted_acceptance_length(
     if not drafted:
         return None
     return bootstrap.ratio(
-        [sample.num_decode_tokens for sample, _ in drafted],
+        [sample.num_decode_tokens - sample.num_undrafted_steps for sample, _ in drafted],
         [counts.num_drafts for _, counts in drafted],
+    )
+
+
+def tokens_per_step(samples: Sequence[PromptSample], bootstrap: Bootstrap) -> Interval | None:
+    """Tokens after the first over decode steps, with and without a draft."""
+    drafted = _drafted(samples)
+    if not drafted:
+        return None
+    return bootstrap.ratio(
+        [sample.num_decode_tokens for sample, _ in drafted],
+        [counts.num_drafts + sample.num_undrafted_steps for sample, counts in drafted],
     )
 
 
@@ -196,77 +207,6 @@ def sum_counts(samples: Iterable[PromptSample]) -> AcceptanceCounts:
         total += sample.acceptance or AcceptanceCounts()
     total.require_consistent()
     return total
-
-
-def explain(length: float, cost: float, speedup: float) -> str:
-    """Why the speedup is what it is: tokens per step against what a step costs.
-
-    Source: TPOT = step time / tokens per step, hence speedup = tokens per step / step cost.
-    """
-    return (
-        f"{length:.2f} tokens a step, a step costs {cost:.2f}x a plain one -> {speedup:.2f}x; "
-        f"break-even at an acceptance length of {cost:.2f}"
-    )
-
-
-def fit_step_costs(rows: Sequence[BenchRow]) -> tuple[StepCost, ...]:
-    """Step times of each pooled arm, and the straight line over K through them (least squares).
-
-    With a single K all that a step costs beyond a plain one is put down to the proposed tokens.
-    """
-    arms: dict[tuple[str, int], list[BenchRow]] = {}
-    for row in rows:
-        if row.category == ALL and row.acceptance_length_emitted:
-            arms.setdefault((row.drafter, row.concurrency), []).append(row)
-    found: list[StepCost] = []
-    for (drafter, concurrency), own in arms.items():
-        steps = {
-            r.k: r.tpot_ms.value * r.acceptance_length_emitted.value
-            for r in own
-            if r.acceptance_length_emitted
-        }
-        plain = statistics.fmean(row.baseline_tpot_ms.value for row in own)
-        if len(steps) > 1:
-            slope, intercept = statistics.linear_regression(list(steps), list(steps.values()))
-        else:
-            ((k, step),) = steps.items()
-            slope, intercept = (step - plain) / k, plain
-        found.append(
-            StepCost(
-                drafter=drafter,
-                concurrency=concurrency,
-                plain_step_ms=plain,
-                step_ms=steps,
-                fixed_ms=intercept,
-                per_token_ms=slope,
-            )
-        )
-    return tuple(found)
-
-
-def draw_ceilings(spec: BenchSpec, rows: Sequence[BenchRow]) -> tuple[CeilingPoint, ...]:
-    """Speed by acceptance length, for every arm whose step was measured: length / step cost."""
-    synthetic = {proposer.name for proposer in spec.proposers if proposer.is_synthetic}
-    points: list[CeilingPoint] = []
-    for row in rows:
-        if row.category != ALL or row.step_cost is None or not spec.ceiling:
-            continue
-        is_measured = row.drafter in synthetic
-        lengths = [length for length in spec.ceiling if length <= row.k + 1]
-        if is_measured and row.acceptance_length_emitted:
-            lengths = [row.acceptance_length_emitted.value]
-        points += [
-            CeilingPoint(
-                drafter=row.drafter,
-                k=row.k,
-                concurrency=row.concurrency,
-                acceptance_length=length,
-                decode_speedup=length / row.step_cost,
-                is_measured=is_measured,
-            )
-            for length in lengths
-        ]
-    return tuple(points)
 
 
 def _tpot(sample: PromptSample) -> float:

@@ -8,11 +8,10 @@ from eval.analysis import (
     build_row,
     by_category,
     decode_speedup,
-    draw_ceilings,
-    fit_step_costs,
     sum_counts,
 )
 from eval.cells import Cell
+from eval.costs import draw_ceilings, fit_step_costs
 from eval.lossless import ArmKey
 from eval.prompts import digest_prompts
 from eval.records import EngineRecord, SwapRecord

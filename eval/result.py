@@ -62,6 +62,17 @@ class PromptSample(Frozen):
     is_equal: bool | None = None
     """Whether all token ids equal the baseline's; None for the baseline, or without token ids."""
 
+    @property
+    def num_undrafted_steps(self) -> int:
+        """Decode steps in which nothing was proposed, as an n-gram proposer has many of.
+
+        Each gave one token; what drafts and their accepted tokens do not explain came from them.
+        """
+        counts = self.acceptance
+        if counts is None:
+            return self.num_decode_tokens
+        return max(self.num_decode_tokens - counts.num_drafts - counts.num_accepted, 0)
+
 
 class Divergence(Frozen):
     """The first token of an answer that differs from the baseline's."""
@@ -143,7 +154,10 @@ class BenchRow(Frozen):
     acceptance_length_by_prompt: Interval | None
     """Mean over prompts of each prompt's own acceptance length."""
     acceptance_length_emitted: Interval | None
-    """(tokens - first tokens) / drafts: without tokens that were accepted and then cut off."""
+    """Tokens that drafts emitted / drafts: without tokens that were accepted and then cut off."""
+    tokens_per_step: Interval | None = None
+    """Over all decode steps, those without a draft included; equal to the one above for drafters
+    that propose in each step."""
     acceptance_rate: Interval | None
     acceptance_rate_at: tuple[float, ...]
     conditional_acceptance_rate_at: tuple[float | None, ...]

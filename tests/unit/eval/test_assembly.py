@@ -66,11 +66,23 @@ def test_what_a_step_costs_is_told_and_with_several_k_fitted() -> None:
     assert cost.step_ms == {3: pytest.approx(80)}
     assert (cost.plain_step_ms, cost.fixed_ms) == (pytest.approx(60), pytest.approx(60))
     assert cost.per_token_ms == pytest.approx(20 / 3)
-    one = make_cell("a", "k1-0", tpot_s=0.04, histogram=(4, 6))
+    one = make_cell("a", "k1-0", tpot_s=0.04, histogram=(0, 10))
     one = one.model_copy(update={"key": one.key.model_copy(update={"k": 1})})
     (cost,) = make_result([*cells, one]).step_costs
     assert cost.step_ms[1] == pytest.approx(80)
     assert (cost.fixed_ms, cost.per_token_ms) == (pytest.approx(80), pytest.approx(0))
+
+
+def test_steps_without_a_draft_are_no_drafts_but_cost_a_step() -> None:
+    # 20 tokens after the first: 4 drafts gave 4 + 6, the other 10 came one by one.
+    sparse = make_cell("a", "k3-0", 0.05, histogram=(1, 1, 1, 1))
+    (row,) = make_result([make_cell("baseline", "before", 0.06), sparse]).pooled()
+    assert row.acceptance_length is not None
+    assert row.acceptance_length_emitted is not None
+    assert row.tokens_per_step is not None
+    assert row.acceptance_length.value == row.acceptance_length_emitted.value == 2.5
+    assert row.tokens_per_step.value == pytest.approx(20 / 14)
+    assert row.step_cost == pytest.approx(20 / 14 / 1.2)
 
 
 def test_the_speed_at_another_acceptance_length_follows_from_the_step_cost() -> None:
