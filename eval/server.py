@@ -193,8 +193,6 @@ class VllmServer:
     def _launch(self) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         command = self.build_command()
-        guard = [sys.executable, "-I", "-S", str(Path(supervise.__file__).resolve())]
-        guard += [str(os.getpid()), str(self.spec.stop_timeout_s), "--", *command]
         # The environment is passed on, not read: credentials of a hub may be needed there.
         environment = {**os.environ, **_QUIET, **self.spec.env}
         paths = [env["PYTHONPATH"] for env in (self.spec.env, os.environ) if env.get("PYTHONPATH")]
@@ -204,7 +202,7 @@ class VllmServer:
             log.write(f"$ {json.dumps(command)}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
-                guard,
+                supervise.guard(command, self.spec.stop_timeout_s),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

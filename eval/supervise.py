@@ -11,10 +11,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 _POLL_S = 0.25
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 _PR_SET_PDEATHSIG = 1
+
+
+def guard(command: Sequence[str], grace_s: float) -> list[str]:
+    """The command line that runs `command` under this process's watch.
+
+    Args:
+        command: What to run.
+        grace_s: Seconds from SIGTERM to SIGKILL when it is asked to stop.
+    """
+    own = [sys.executable, "-I", "-S", os.path.abspath(__file__)]  # noqa: PTH100 - a light import
+    return [*own, str(os.getpid()), str(grace_s), "--", *command]
 
 
 def main(arguments: list[str]) -> int:

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from eval import supervise
 from harness import render
 from harness.config.load import Frozen
 from harness.errors import ConfigError, WorkError
@@ -93,14 +94,9 @@ class _Demo:
         render.log(f"\n[{len(self.wall_times_s) + 1}/{_NUM_STEPS}] {title}")
         render.log(f"$ harness {shlex.join(words)}")
         started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "harness", *words],
-            cwd=self.settings.root_dir,
-            env=child_environment(),
-            check=False,
-        )
-        if done.returncode:
-            raise _failed_step(title, done.returncode)
+        code = _run_command([sys.executable, "-m", "harness", *words], self.settings.root_dir)
+        if code:
+            raise _failed_step(title, code)
         self.wall_times_s[title] = time.monotonic() - started
 
     def train(self, title: str, name: str, config: str, *arguments: str) -> str:
@@ -145,6 +141,20 @@ class _Demo:
 
 
 _NUM_STEPS = 9
+_GRACE_S = 90.0
+"""A training that is asked to stop saves a checkpoint first."""
+
+
+def _run_command(command: list[str], folder: Path) -> int:
+    """Runs a command that ends when we do; an interrupt asks it to stop and waits until it has."""
+    guarded = supervise.guard(command, _GRACE_S)
+    with subprocess.Popen(guarded, cwd=folder, env=child_environment()) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise
 
 
 def _prepare_corpus(demo: _Demo) -> None:

@@ -4,7 +4,6 @@ The server runs under `eval/supervise.py`, so that it ends when this process doe
 """
 
 import http.client
-import os
 import signal
 import socket
 import subprocess
@@ -80,12 +79,10 @@ def _start(settings: Settings, port: int) -> "subprocess.Popen[bytes]":
     command += ["--workers", "1", "--allowed-hosts", "localhost:*,127.0.0.1:*"]
     command += ["--backend-store-uri", settings.tracking_uri, "--no-serve-artifacts"]
     command += ["--default-artifact-root", str(settings.artifacts_dir)]
-    guard = [sys.executable, "-I", "-S", str(Path(supervise.__file__).resolve())]
-    guard += [str(os.getpid()), str(_STOP_TIMEOUT_S), "--"]
     settings.mlruns_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _log_path(settings).open("wb") as log:
         return subprocess.Popen(
-            [*guard, *command],
+            supervise.guard(command, _STOP_TIMEOUT_S),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
