@@ -46,6 +46,7 @@ class Measured(Frozen):
     engines: tuple[EngineRecord, ...]
     swaps: tuple[SwapRecord, ...]
     swap_checks: tuple[str, ...]
+    lifecycle_s: float = 0.0
     started_at: str
     duration_s: float
 
@@ -68,6 +69,7 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
         swap_checks=measured.swap_checks,
         started_at=measured.started_at,
         duration_s=measured.duration_s,
+        lifecycle_s=measured.lifecycle_s,
         generation_s=sum(cell.wall_s for cell in measured.cells),
         baseline=tuple(_baseline_rows(measured.cells, samples, bootstrap, drifts)),
         results=tuple(rows),

@@ -49,6 +49,10 @@ class Engine:
         self.records: list[EngineRecord] = []
         """Each start of a server, in order."""
         self.swaps: list[SwapRecord] = []
+        self.lifecycle_s = 0.0
+        """Seconds spent in starting, warming up and stopping servers."""
+        self.last_used_s = 0.0
+        """Monotonic clock when the last answer had come."""
         self._spec = spec
         self._out_dir = out_dir
         self._is_swapping = is_swapping
@@ -73,7 +77,9 @@ class Engine:
         if self._server is not None and arm != self._arm:
             self._change(arm)
         if self._server is None:
+            began = time.monotonic()
             self._start(arm)
+            self.lifecycle_s += time.monotonic() - began
         if self._server is None:
             raise AssertionError("a start that returns leaves a server")
         return self._server
@@ -91,6 +97,7 @@ class Engine:
         others = ForeignLoad(server.pid)
         started = time.time()
         batch = self.ask(arm, prompts, key.concurrency)
+        self.last_used_s = time.monotonic()
         foreign_cpu_share = others.share()
         own = count_answers(batch.answers)
         deadline = time.monotonic() + _SETTLE_S
@@ -147,7 +154,9 @@ class Engine:
         """Stops the server, if one runs."""
         server, self._server = self._server, None
         if server is not None:
+            began = time.monotonic()
             server.stop()
+            self.lifecycle_s += time.monotonic() - began
 
     def _change(self, arm: Arm) -> None:
         if self._server is None or self._started_with is None or arm.drafter is None:

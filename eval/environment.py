@@ -10,7 +10,7 @@ import psutil
 
 from eval.spec import ServerSpec
 
-SPIN_S = 1.2
+SPIN_S = 1.05
 """How long an engine is not yet idle after its last step: its processes wait for messages in a busy
 loop of 1 s first. Source: vLLM distributed/device_communicators/shm_broadcast.py, 0.32."""
 
@@ -37,7 +37,7 @@ def describe_environment(server: ServerSpec) -> dict[str, str]:
     return {**facts, **({"gpus": ", ".join(gpus)} if gpus else {})}
 
 
-def idle_cpu_share(pid: int | None, seconds: float = 3.0) -> float:
+def idle_cpu_share(pid: int | None, seconds: float = 1.0) -> float:
     """Share of this machine's CPU time that an engine takes while nothing is asked of it."""
     root = psutil.Process(pid)
     time.sleep(SPIN_S)

@@ -201,8 +201,10 @@ class BenchResult(Frozen):
     started_at: str
     duration_s: float
     generation_s: float
-    """Time that requests were under way: what is left of `duration_s` after this and the starts of
-    the engines is the harness's own."""
+    """Time that requests were under way: what is left of `duration_s` after this and `lifecycle_s`
+    is the harness's own."""
+    lifecycle_s: float = 0.0
+    """Time in which servers were started, warmed up and stopped."""
     baseline: tuple[BaselineRow, ...]
     results: tuple[BenchRow, ...]
     acceptance_rows: tuple[AcceptanceRow, ...] = ()

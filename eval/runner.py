@@ -98,6 +98,7 @@ class _Bench:
                 idle_cost=self._idle_cost,
                 stopped_because="; ".join(dict.fromkeys(self._stops)),
                 swap_checks=checks,
+                lifecycle_s=sum(engine.lifecycle_s for engine in self._engines),
                 environment=describe_environment(self._spec.server),
                 engines=tuple(r for engine in self._engines for r in engine.records),
                 swaps=tuple(s for engine in self._engines for s in engine.swaps),
@@ -197,7 +198,7 @@ class _Bench:
         """Waits until the engine that was used before is idle, if another one is used now."""
         last, self._last_engine = self._last_engine, next_engine
         if last is not None and last is not next_engine and last.is_running:
-            time.sleep(SPIN_S)
+            time.sleep(max(last.last_used_s + SPIN_S - time.monotonic(), 0.0))
 
     def _open(self, stack: ExitStack, session: Session | None) -> Engine:
         engine = Engine(
