@@ -15,7 +15,7 @@ from harness.corpus.tokens import PrepareConfig
 from harness.corpus.tokens import prepare as prepare_tokens
 from harness.drafter.verifier import Verifier
 from harness.render import progress, show_facts, show_json, warn
-from harness.settings import load_settings
+from harness.settings import load_settings, share_cores
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -127,6 +127,7 @@ def extract(
     as_json: _Json = False,
 ) -> None:
     """Writes the verifier's hidden states for every row: the finished corpus."""
+    share_cores()
     settings = load_settings()
     config = load_config(
         ExtractConfig,

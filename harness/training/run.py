@@ -13,7 +13,7 @@ from harness.config.train import TrainConfig
 from harness.digests import write_atomic
 from harness.drafter.checks import require_sound
 from harness.errors import WorkError
-from harness.settings import Settings
+from harness.settings import SHARED_CORES, Settings
 from harness.tracking import names
 from harness.tracking.records import Checkpoint, RunStatus, RunSummary
 from harness.tracking.resolve import best_checkpoint
@@ -47,8 +47,6 @@ from harness.training.supervise import LOG_NAME, Attempt, supervise
 
 ProgressFn = Callable[[str, int, int], None]
 _CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-_SHARED_CORES = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that wait by sleeping: on two cores shared with one more process, twice as fast."""
 _UNRESOLVED = {"device", "attention", "loss_implementation", "dtype", "num_workers", "name"}
 """Settled by the child, which says what it took."""
 
@@ -269,7 +267,7 @@ def _require_finished(run: Run, attempt: Attempt) -> None:
 
 
 def _environment(plan: TrainPlan) -> dict[str, str]:
-    return _SHARED_CORES | (_CPU_ONLY if plan.config.device == "cpu" else {})
+    return SHARED_CORES | (_CPU_ONLY if plan.config.device == "cpu" else {})
 
 
 def _renamed(progress: ProgressFn, label: str) -> ProgressFn:
