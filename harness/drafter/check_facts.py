@@ -27,6 +27,12 @@ def check_config(drafter: Drafter) -> list[Finding]:
                      "Aux states are normed twice in vLLM; speculators refuses to load.",
                      "set the flag to false whose weights are absent")
         )  # fmt: skip
+    if drafter.norm_before_fc and drafter.format == "mla":
+        findings.append(
+            _finding("S11", "error", "norm_before_fc", "false in an MLA drafter", "true",
+                     "vLLM's MLA drafter has no such norm: it is skipped, or refused.",
+                     "serve a drafter of the flat family, or one trained without the norm")
+        )  # fmt: skip
     if "sliding_attention" in drafter.layer_types and drafter.sliding_window is None:
         findings.append(
             _finding("S20", "warning", "sliding_window", "tokens, as layer_types is sliding",

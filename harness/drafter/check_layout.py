@@ -5,11 +5,12 @@ from collections import Counter
 from harness.drafter.drafter import Drafter
 from harness.drafter.findings import Finding
 from harness.drafter.keys import plain_name
-from harness.drafter.layout import IGNORED_PARTS, Shape, expected_layout
+from harness.drafter.layout import IGNORED_PARTS, Layout, Shape, expected_layout
 from harness.drafter.tensors import TensorHeader
 
 _HEAD_PARTS = ("q_proj.", "k_proj.", "v_proj.", "o_proj.", "q_norm.", "k_norm.")
 _MLP_PARTS = ("gate_proj.", "up_proj.", "down_proj.")
+_FLOATS, _TABLES = ("F8", "F16", "BF16", "F32"), ("d2t", "t2d")
 _CONVERT = "`harness convert --to speculators` writes it with plain names"
 _FROM_SOURCE = "take the drafter from its source again, or convert the original"
 
@@ -41,10 +42,10 @@ def check_names(drafter: Drafter, purpose: str) -> list[Finding]:
 
 def check_layout(drafter: Drafter) -> list[Finding]:
     """Missing, unexpected and misshapen tensors (S1-S5, S11, S12, S16, S17)."""
-    if drafter.is_quantised:
-        return [_quantised()]
     layout = expected_layout(drafter)
     stored = {plain_name(key): header for key, header in drafter.tensors.items()}
+    if drafter.is_quantised:
+        return _check_quantised(drafter, layout, stored)
     findings = [_missing(drafter, name) for name in layout.required if name not in stored]
     known = layout.required | layout.optional
     for name, header in stored.items():
@@ -54,6 +55,20 @@ def check_layout(drafter: Drafter) -> list[Finding]:
         elif not any(part in name for part in IGNORED_PARTS) and not _is_mask(drafter, name):
             findings.append(_unexpected(drafter, name, header))
     return findings + _check_table_types(stored)
+
+
+def _check_quantised(
+    drafter: Drafter, layout: Layout, stored: dict[str, TensorHeader]
+) -> list[Finding]:
+    """What a quantiser leaves alone: norms and tables, and the shapes of 8 and 16 bit floats."""
+    vectors = [name for name, shape in layout.required.items() if len(shape) == 1]
+    findings = [_missing(drafter, name) for name in vectors if name not in stored]
+    for name, expected in (layout.required | layout.optional).items():
+        header = stored.get(name)
+        is_plain = header is not None and (header.dtype.startswith(_FLOATS) or name in _TABLES)
+        if header is not None and is_plain and header.shape != expected:
+            findings.append(_misshapen(drafter, name, expected, header))
+    return [*findings, *_check_table_types(stored), _quantised()]
 
 
 def _missing(drafter: Drafter, name: str) -> Finding:
@@ -92,10 +107,11 @@ def _misshapen(drafter: Drafter, name: str, expected: Shape, header: TensorHeade
         rule = "S1"
         stored = drafter.head_dim_tensors
         configured = drafter.head_dim_configured
-        origin = f"head_dim {configured}" if configured else (
-            f"no head_dim, so {drafter.hidden_size} / {drafter.num_heads} = {drafter.head_dim}"
-        )  # fmt: skip
+        origin = f"head_dim {configured}" if configured else _default_head_dim(drafter)
         fix = f"set head_dim to {stored} in config.json" if stored else _FROM_SOURCE
+        if drafter.format == "mla":
+            fix = "correct qk_nope_head_dim, qk_rope_head_dim, v_head_dim in config.json"
+            origin = "these sizes"
         if cut is not None:
             consequence = (
                 f"{origin}: vLLM would cut {name.split('.')[-2]} from {_text(header.shape)} to "
@@ -111,6 +127,12 @@ def _misshapen(drafter: Drafter, name: str, expected: Shape, header: TensorHeade
     return _error(rule, name, _text(expected), _text(header.shape), consequence, fix)
 
 
+def _default_head_dim(drafter: Drafter) -> str:
+    if drafter.head_dim != drafter.hidden_size // drafter.num_heads:
+        return f"no head_dim, so transformers' {drafter.head_dim} for Qwen3"
+    return f"no head_dim, so {drafter.hidden_size} / {drafter.num_heads} = {drafter.head_dim}"
+
+
 def _wrong_fc(drafter: Drafter, expected: Shape, header: TensorHeader) -> Finding:
     states = header.shape[1] / drafter.target_hidden_size
     return _error(
@@ -124,7 +146,7 @@ def _wrong_fc(drafter: Drafter, expected: Shape, header: TensorHeader) -> Findin
 
 def _unexpected(drafter: Drafter, name: str, header: TensorHeader) -> Finding:
     shape = _text(header.shape)
-    if name == "input_norm.weight":
+    if name == "input_norm.weight" and drafter.format != "mla":
         return _error(
             "S11", name, "norm_before_fc true, or no such tensor", f"norm_before_fc false, {shape}",
             "vLLM would drop the weight and skip the norm that the drafter was trained with.",
@@ -174,7 +196,7 @@ def _quantised() -> Finding:
     return Finding(
         rule="quantised", severity="warning", subject="quantization_config",
         expected="plain weights", found="a quantised drafter",
-        consequence="Names and shapes of quantised weights are not checked.",
+        consequence="Names, packed shapes and values of quantised weights are not checked.",
         fix="verify the drafter before it is quantised",
     )  # fmt: skip
 

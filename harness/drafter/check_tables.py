@@ -1,7 +1,13 @@
 """Rules on the draft vocabulary's tables: d2t as offsets, t2d as its mask (S4, S6).
 
 R draft vocabulary, V verifier vocabulary.
+
+Whether a table of rising numbers holds offsets or absolute ids is decided by t2d where there is
+one. Else it is called absolute only if it cannot be offsets (ids beyond V), or if no two of its
+ids would be neighbours where R random ones of V would have none with a chance below 1e-10.
 """
+
+from math import exp
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +18,9 @@ from harness.drafter.values import read_tensor
 
 Ids = npt.NDArray[np.int64]
 
-_MIN_ABSOLUTE = 32
-"""Below so many rows, offsets that never repeat are no sign of absolute ids."""
+Mask = npt.NDArray[np.bool_]
+
+_MOST_CHANCE = 1e-10
 
 
 def check_tables(drafter: Drafter) -> list[Finding]:
@@ -21,10 +28,16 @@ def check_tables(drafter: Drafter) -> list[Finding]:
     d2t_header, t2d_header = drafter.find("d2t"), drafter.find("t2d")
     if d2t_header is None or d2t_header.dtype != "I64":
         return []
-    d2t = read_tensor(drafter.path, d2t_header)
+    d2t: Ids = read_tensor(drafter.path, d2t_header)
+    if d2t.ndim != 1 or not len(d2t):
+        return []
+    t2d: Mask | None = None
+    if t2d_header is not None and t2d_header.shape == (drafter.vocab_size,):
+        t2d = read_tensor(drafter.path, t2d_header).astype(bool)
+    if _is_absolute(d2t, t2d, drafter.vocab_size):
+        return [_absolute(d2t)]
     findings = _check_offsets(d2t, drafter.vocab_size)
-    if t2d_header is not None and not findings:
-        t2d = read_tensor(drafter.path, t2d_header)
+    if t2d is not None and not findings:
         findings = _check_mask(d2t, t2d)
     return findings
 
@@ -36,18 +49,37 @@ def target_ids(drafter: Drafter) -> Ids:
     return base if header is None else base + read_tensor(drafter.path, header)
 
 
+def _is_absolute(d2t: Ids, t2d: Mask | None, vocab_size: int) -> bool:
+    """Whether the table holds verifier ids themselves; never true of a table of legal offsets.
+
+    Offsets rise from row to row only where two ids are no neighbours. Of R ids drawn from V, none
+    are with a chance of at most exp(-R (R - 1) / V); those of frequent tokens even less.
+    """
+    num_rows = len(d2t)
+    is_inside = d2t.min() >= 0 and d2t.max() < vocab_size
+    if num_rows < 2 or not is_inside or (np.diff(d2t) <= 0).any():  # noqa: PLR2004 - a first row is both
+        return False
+    if t2d is not None:
+        as_ids = np.zeros(vocab_size, dtype=bool)
+        as_ids[d2t] = True
+        return bool((as_ids == t2d).all())
+    is_beyond = int(d2t[-1]) + num_rows > vocab_size
+    return is_beyond or exp(-num_rows * (num_rows - 1) / vocab_size) < _MOST_CHANCE
+
+
+def _absolute(d2t: Ids) -> Finding:
+    return _table(
+        "S6", "d2t", "offsets: target = i + d2t[i]",
+        f"absolute ids ({d2t[0]}, ... {d2t[-1]})",
+        "vLLM adds i to each: every draft token is taken for another one.",
+        "subtract arange(draft_vocab_size) from the table",
+    )  # fmt: skip
+
+
 def _check_offsets(d2t: Ids, vocab_size: int) -> list[Finding]:
     targets = np.arange(len(d2t)) + d2t
     outside = (targets < 0) | (targets >= vocab_size)
     is_increasing = bool((np.diff(targets) > 0).all())
-    is_sorted_set = len(d2t) >= _MIN_ABSOLUTE and bool((np.diff(d2t) > 0).all())
-    if is_sorted_set:
-        return [
-            _table("S6", "d2t", "offsets: target = i + d2t[i]",
-                   f"absolute ids ({d2t[0]}, {d2t[1]}, ... {d2t[-1]})",
-                   "vLLM adds i to each: every draft token is taken for another one.",
-                   "subtract arange(draft_vocab_size) from the table")
-        ]  # fmt: skip
     if outside.any():
         row = int(np.argmax(outside))
         return [

@@ -12,11 +12,7 @@ from harness.drafter.check_facts import (
     check_against_verifier,
     check_config,
 )
-from harness.drafter.check_head import check_head_rows
 from harness.drafter.check_layout import check_layout, check_names
-from harness.drafter.check_parent import check_weights_against_parent
-from harness.drafter.check_tables import check_tables
-from harness.drafter.check_values import check_embedding, check_values
 from harness.drafter.drafter import Drafter
 from harness.drafter.findings import Finding, Report, unreadable
 from harness.drafter.tensors import UnreadableError
@@ -51,7 +47,10 @@ def check_drafter(
         loaded = Drafter.load(parent) if isinstance(parent, Path) else parent
         findings = _check_headers(drafter, verifier, loaded, purpose)
         if deep and all(finding.severity != "error" for finding in findings):
-            findings += _check_tensors(drafter, verifier, loaded)
+            # numpy makes commands slower to start that read headers only, or print their help.
+            from harness.drafter.check_deep import check_tensors  # noqa: PLC0415
+
+            findings += check_tensors(drafter, verifier, loaded)
     except UnreadableError as error:
         findings = [unreadable(error)]
     except OSError as error:
@@ -95,23 +94,6 @@ def _check_headers(
         findings += check_against_verifier(drafter, verifier)
     if parent:
         findings += check_against_parent(drafter, parent)
-    return findings
-
-
-def _check_tensors(
-    drafter: Drafter, verifier: Verifier | None, parent: Drafter | None
-) -> list[Finding]:
-    """Rules that follow d2t to the verifier's rows need tables that can be followed."""
-    findings = check_values(drafter)
-    tables = check_tables(drafter)
-    if verifier:
-        findings += check_embedding(drafter, verifier)
-    if tables:
-        return findings + tables
-    if verifier:
-        findings += check_head_rows(drafter, verifier)
-    if parent:
-        findings += check_weights_against_parent(drafter, parent)
     return findings
 
 

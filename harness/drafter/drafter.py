@@ -24,6 +24,9 @@ from harness.errors import ConfigError
 
 DrafterFormat = Literal["speculators", "flat", "mla"]
 DEFAULT_NUM_AUX = 3
+QWEN3_HEAD_DIM = 128
+"""What transformers' Qwen3 config takes where a flat drafter gives no head_dim."""
+_QWEN3_ARCHITECTURES = ("Eagle3Qwen3ForCausalLM", "PeagleQwen3ForCausalLM", "Qwen3ForCausalLM")
 _DEFAULT_EPS, _DEFAULT_THETA, _DEFAULT_POSITIONS = 1e-6, 10000.0, 2048
 """Source: transformers 5.19, models/llama/configuration_llama.py."""
 _MOST_LAYERS = 1000
@@ -39,6 +42,7 @@ class Drafter(Frozen):
     path: Path
     format: DrafterFormat
     model_type: str
+    """Kind of its layers; in a flat folder vLLM goes by the architecture."""
     architectures: tuple[str, ...]
     config: dict[str, Any]
     tensors: dict[str, TensorHeader]
@@ -104,8 +108,10 @@ class Drafter(Frozen):
 
     @property
     def head_dim(self) -> int:
-        """What vLLM will use: as configured, else hidden_size / heads."""
-        return self.head_dim_configured or self.hidden_size // self.num_heads
+        """What vLLM will use: as configured, else hidden_size / heads, but for flat Qwen3."""
+        is_flat_qwen3 = self.format == "flat" and self.config.get("model_type") == "qwen3"
+        default = QWEN3_HEAD_DIM if is_flat_qwen3 else self.hidden_size // self.num_heads
+        return self.head_dim_configured or default
 
     def find(self, name: str) -> TensorHeader | None:
         """A tensor by its plain name (`layers.0.mlp.up_proj.weight`), however it is stored."""
@@ -145,14 +151,11 @@ def _read(path: Path, document: dict[str, Any], tensors: dict[str, TensorHeader]
     if form == "speculators":
         nested = top.nested("transformer_layer_config")
         if nested is None:
-            raise UnreadableError(
-                "config.json: transformer_layer_config",
-                "an object",
-                "nothing",
-                "re-save the drafter",
-            )
+            where, fix = "config.json: transformer_layer_config", "re-save the drafter"
+            raise UnreadableError(where, "an object", "nothing", fix)
         layer = nested
-    facts = _sizes(top, layer) | _flags(top, layer, form) | _aux(top, layer, form)
+    kind = _layer_kind(top, layer, form)
+    facts = _sizes(top, layer) | _flags(top, layer, form) | _aux(top, layer, form, kind)
     facts |= _stored(tensors, facts["num_heads"])
     return Drafter(
         path=path,
@@ -160,7 +163,7 @@ def _read(path: Path, document: dict[str, Any], tensors: dict[str, TensorHeader]
         config=document,
         tensors=tensors,
         architectures=tuple(top.texts("architectures")),
-        model_type=layer.text("model_type") or "llama",
+        model_type=kind,
         dtype=top.dtype() or layer.dtype(),
         **_named_verifier(top),
         **facts,
@@ -179,6 +182,16 @@ def _detect_format(top: Fields) -> DrafterFormat:
     architectures = top.texts("architectures")
     is_mla = any("Deepseek" in name for name in architectures) or top.has("kv_lora_rank")
     return "mla" if is_mla else "flat"
+
+
+def _layer_kind(top: Fields, layer: Fields, form: DrafterFormat) -> str:
+    kind = layer.text("model_type") or "llama"
+    names = top.texts("architectures")
+    if form != "flat" or not names:
+        return kind
+    if names[0] in _QWEN3_ARCHITECTURES:
+        return "qwen3"
+    return "llama" if kind == "qwen3" else kind
 
 
 def _sizes(top: Fields, layer: Fields) -> dict[str, Any]:
@@ -207,11 +220,10 @@ def _flags(top: Fields, layer: Fields, form: DrafterFormat) -> dict[str, Any]:
     given = {k for k in ("norm_before_residual", "norm_before_fc", "norm_output") if top.has(k)}
     rope = parse_rope(layer)
     given |= {"rope_parameters"} if "rope_theta" in rope else set()
+    is_eagle3 = top.text("speculators_model_type") == "eagle3"
     return {
         "given": frozenset(given),
-        "norm_before_residual": form == "speculators"
-        if before_residual is None
-        else before_residual,
+        "norm_before_residual": is_eagle3 if before_residual is None else before_residual,
         "norm_before_fc": (top.flag("norm_before_fc") or False) if before_fc is None else before_fc,
         "norm_output": top.flag("norm_output") or False,
         "fc_norm": top.flag("fc_norm") or False,
@@ -229,14 +241,17 @@ def _flags(top: Fields, layer: Fields, form: DrafterFormat) -> dict[str, Any]:
     }
 
 
-def _aux(top: Fields, layer: Fields, form: DrafterFormat) -> dict[str, Any]:
-    """Aux layer ids, and how many states vLLM sizes fc for: top-level ids do not count there."""
+def _aux(top: Fields, layer: Fields, form: DrafterFormat, kind: str) -> dict[str, Any]:
+    """Aux layer ids, and how many states vLLM sizes fc for: Qwen3 alone counts top-level ids."""
     ids = top.counts("eagle_aux_hidden_state_layer_ids")
     eagle = top.nested("eagle_config") if form != "speculators" else None
     inner = eagle.counts("eagle_aux_hidden_state_layer_ids") if eagle else None
-    num_aux = layer.count("num_aux_hidden_states", _MOST_LAYERS) or (
-        len(inner) if inner else DEFAULT_NUM_AUX
-    )
+    counted = inner
+    num_aux = layer.count("num_aux_hidden_states", _MOST_LAYERS)
+    if kind == "qwen3":
+        counted = ids or inner
+        num_aux = layer.count("num_aux_layers", _MOST_LAYERS) or num_aux
+    num_aux = num_aux or (len(counted) if counted else DEFAULT_NUM_AUX)
     source = "config" if ids else "eagle_config" if inner else None
     return {"aux_layer_ids": ids or inner, "aux_layer_source": source, "num_aux": num_aux}
 
@@ -244,7 +259,8 @@ def _aux(top: Fields, layer: Fields, form: DrafterFormat) -> dict[str, Any]:
 def _stored(tensors: dict[str, TensorHeader], num_heads: int) -> dict[str, Any]:
     plain = {plain_name(key): header for key, header in tensors.items()}
     query = plain.get("layers.0.self_attn.q_proj.weight")
-    head_dim = query.shape[0] // num_heads if query and not query.shape[0] % num_heads else None
+    rows = query.shape[0] if query and query.shape else 0
+    head_dim = rows // num_heads if rows and not rows % num_heads else None
     tables = {"d2t", "t2d"}
     weights = {name: header for name, header in plain.items() if name not in tables}
     return {

@@ -8,6 +8,7 @@ from typing import Any
 from harness.drafter.tensors import UnreadableError
 
 _MOST = 1 << 31
+_MOST_NUMBER = 1e30
 _FIX = "correct the value, or take the file from its source again"
 
 
@@ -39,12 +40,13 @@ class Fields:
         return value
 
     def number(self, key: str) -> float | None:
-        """A real number."""
+        """A real number; JSON as Python reads it has infinities, too."""
         value = self.document.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(key, "a number", value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not abs(value) < _MOST_NUMBER:
+            raise self._wrong(key, "a finite number", value)
         return float(value)
 
     def flag(self, key: str) -> bool | None:

@@ -29,7 +29,7 @@ def expected_layout(drafter: Drafter) -> Layout:
     required: dict[str, Shape] = {"fc.weight": (hidden, fc_columns), "norm.weight": (hidden,)}
     for index in range(drafter.num_layers):
         required |= _layer(drafter, index)
-    if drafter.norm_before_fc:
+    if drafter.norm_before_fc and drafter.format != "mla":
         required["input_norm.weight"] = (fc_columns,)
     if drafter.fc_norm:
         for index in range(drafter.num_aux):

@@ -133,9 +133,14 @@ def inside(folder: Path, name: str) -> Path:
 
     The links of a Hugging Face cache (`snapshots/<revision>/x -> ../../blobs/<hash>`) are allowed.
     """
-    home = folder.resolve()
-    path = (folder / name).resolve()
-    if not path.is_file():
+    try:
+        home, path = folder.resolve(), (folder / name).resolve()
+        is_file = path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        # No right to look, a circle of links, a name that cannot be.
+        expected = f"a file in {folder}"
+        raise UnreadableError(name, expected, str(error)[:120], "complete the folder") from error
+    if not is_file:
         raise UnreadableError(name, f"a file in {folder}", "none", "complete the folder")
     allowed = [home]
     if home.parent.name == "snapshots":
@@ -171,6 +176,9 @@ def _require_equal_names(shard: str, listed: set[str], found: Iterable[str]) -> 
 def _parse_json(raw: bytes, name: str) -> dict[str, Any]:
     try:
         document = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique_keys)
+        if b"\\u" in raw:
+            # Half a surrogate pair is legal JSON, but no text that can be written again.
+            json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         found = str(error)[:120]
         raise UnreadableError(name, "a JSON object", found, _COPY) from error

@@ -23,6 +23,11 @@ from harness.settings import Settings
 VERIFIER_KINDS = ("llama", "qwen3", "kimi", "tied_vlm")
 NUM_LAYERS, VOCAB, DRAFT_VOCAB, HEADS, KV_HEADS = 30, 512, 128, 4, 2
 AUX = [2, 15, 27]
+MLA = {
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3",
+    "kv_lora_rank": 24, "q_lora_rank": 20, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}  # fmt: skip
 Tensors = dict[str, Any]
 
 
@@ -89,24 +94,30 @@ def build_drafter(
     is_sharded: bool = False,
     is_head_apart: bool = False,
     model_type: str = "llama",
+    num_layers: int = 1,
+    num_aux: int = 3,
 ) -> Path:
-    """Writes a drafter that vLLM would serve as it was trained."""
+    """Writes a drafter that vLLM would serve as it was trained; `form`: nested, flat or mla."""
     head_dim = verifier.head_dim or 16
     layer = {
         "model_type": model_type, "hidden_size": verifier.hidden_size, "intermediate_size": 96,
-        "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+        "num_hidden_layers": num_layers, "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
         "head_dim": head_dim, "vocab_size": VOCAB, "hidden_act": "silu", "rms_norm_eps": 1e-5,
         "max_position_embeddings": 4096, "attention_bias": False, "tie_word_embeddings": False,
     }  # fmt: skip
     top = {
         "draft_vocab_size": DRAFT_VOCAB, "norm_before_residual": True, "norm_before_fc": True,
         "norm_output": False, "fc_norm": False, "dtype": dtype,
-        "eagle_aux_hidden_state_layer_ids": AUX,
+        "eagle_aux_hidden_state_layer_ids": [*AUX, 28, 29][:num_aux],
     }  # fmt: skip
     rope = {"rope_type": "default", "rope_theta": 50000.0}
-    if form == "flat":
+    if form == "mla":
+        config = layer | top | MLA | {"rope_theta": 50000.0, "norm_before_fc": False}
+    elif form == "flat":
         legacy = {"rope_theta": 50000.0, "rope_scaling": None}
-        config = layer | legacy | top | {"architectures": ["LlamaForCausalLMEagle3"]}
+        name = "Eagle3Qwen3ForCausalLM" if model_type == "qwen3" else "LlamaForCausalLMEagle3"
+        config = layer | legacy | top | {"architectures": [name]}
     else:
         config = top | {
             "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3",
