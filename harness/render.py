@@ -1,10 +1,17 @@
-"""The screen: results on stdout, everything else on stderr. The only room that prints."""
+"""The screen: results on stdout, everything else on stderr. The only room that prints.
 
+Much of what is shown comes out of files that strangers wrote: it is shown as text, never obeyed as
+markup or as a terminal's escape sequence.
+"""
+
+import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,6 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 ProgressFn = Callable[[str, int, int], None]
 """Told (what is being done, units done, units in all or 0 when unknown), as often as one likes.
@@ -24,57 +32,62 @@ ProgressFn = Callable[[str, int, int], None]
 What changes on the way, such as a pace, follows the name of the stage after " | ".
 """
 
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, those that turn the writing direction, halves of surrogate pairs."""
+
 _out = Console(highlight=False, soft_wrap=True)
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout; None is shown as a dash, numbers are right-aligned."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(title=Text(title), title_justify="left", title_style="bold", header_style="bold")
     body = [list(row) for row in rows]
     for index, column in enumerate(columns):
         cells = [row[index] for row in body]
         is_number = bool(cells) and all(isinstance(c, int | float) or c is None for c in cells)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(
+            Text(_plain(column)), justify="right" if is_number else "left", overflow="fold"
+        )
     for row in body:
-        table.add_row(*(cell_text(cell) for cell in row))
+        table.add_row(*(Text(_plain(cell_text(cell))) for cell in row))
     _out.print(table, soft_wrap=False)
 
 
 def show_facts(title: str, facts: Mapping[str, object]) -> None:
     """Names and values, one a line, on stdout."""
-    _out.print(title, style="bold", markup=False)
+    _out.print(_plain(title), style="bold", markup=False)
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
-        _out.print(f"  {name:<{width}}  {cell_text(value)}", markup=False)
+        _out.print(_plain(f"  {name:<{width}}  {cell_text(value)}"), markup=False)
 
 
 def show_text(text: str) -> None:
     """Plain text on stdout, as it is."""
-    _out.print(text, markup=False)
+    _out.print(_plain(text), markup=False)
 
 
 def show_json(document: BaseModel | str) -> None:
     """A JSON document on stdout, and nothing else with it."""
-    text = document if isinstance(document, str) else document.model_dump_json(indent=2)
+    text = document if isinstance(document, str) else _dump(document)
     sys.stdout.write(text + "\n")
 
 
 def log(text: str) -> None:
     """A line about what is going on, on stderr."""
-    _err.print(text, markup=False)
+    _err.print(_plain(text), markup=False)
 
 
 def warn(text: str) -> None:
     """A warning on stderr."""
-    _err.print(f"warning: {text}", style="yellow", markup=False)
+    _err.print(_plain(f"warning: {text}"), style="yellow", markup=False)
 
 
 def show_error(message: str, hint: str | None) -> None:
     """The error screen: what went wrong, and what to do, on stderr."""
-    _err.print(f"error: {message}", style="bold red", markup=False)
+    _err.print(_plain(f"error: {message}"), style="bold red", markup=False)
     if hint:
-        _err.print(f"  -> {hint}", markup=False)
+        _err.print(_plain(f"  -> {hint}"), markup=False)
 
 
 def cell_text(value: object) -> str:
@@ -88,6 +101,19 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
+def _plain(text: str) -> str:
+    """Text whose unprintable characters are spelled out."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _dump(document: BaseModel) -> str:
+    try:
+        return document.model_dump_json(indent=2)
+    except PydanticSerializationError:
+        # A file name that is no UTF-8; JSON can hold it as an escape.
+        return json.dumps(document.model_dump(), default=str, indent=2)
+
+
 @contextmanager
 def progress() -> Iterator[ProgressFn]:
     """A progress bar on stderr; on a pipe, one line per stage and per tenth of it."""
@@ -96,7 +122,7 @@ def progress() -> Iterator[ProgressFn]:
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
