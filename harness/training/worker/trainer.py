@@ -36,8 +36,11 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         super().train_epoch(epoch, **options)
 
     def val_epoch(self, epoch: int) -> dict[str, float] | None:
-        """Validates and says so."""
-        metrics: dict[str, float] | None = super().val_epoch(epoch)
+        """Validates and says so; -1 is before the first step.
+
+        speculators' sampler has no batches for -1, which to it means that none were made yet.
+        """
+        metrics: dict[str, float] | None = super().val_epoch(max(epoch, 0))
         found = finite_metrics(metrics or {})
         self.reporter.say(Validation(step=self.global_step, epoch=epoch, metrics=found))
         return metrics
