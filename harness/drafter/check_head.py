@@ -13,7 +13,7 @@ from harness.drafter.check_tables import target_ids
 from harness.drafter.check_values import row_cosines
 from harness.drafter.drafter import Drafter
 from harness.drafter.findings import Finding
-from harness.drafter.values import Matrix
+from harness.drafter.values import FLOATS, Matrix
 from harness.drafter.verifier import Verifier
 
 Ids = npt.NDArray[np.int64]
@@ -34,13 +34,14 @@ class _Matches(NamedTuple):
 def check_head_rows(drafter: Drafter, verifier: Verifier) -> list[Finding]:
     """An error when lm_head rows match other verifier ids clearly better than those d2t names.
 
-    Not applicable where widths differ or the verifier's folder has no weights.
+    Not applicable where widths differ, the verifier's folder has no weights or a head is quantised.
     """
     header, key = drafter.find("lm_head.weight"), verifier.lm_head_key
     if header is None or key is None:
         return []
     mine, theirs = Matrix(drafter.path, header), Matrix(verifier.path, verifier.header(key))
-    if theirs.header.shape != (drafter.vocab_size, header.shape[1]):
+    is_like = theirs.header.shape == (drafter.vocab_size, header.shape[1])
+    if not is_like or not {header.dtype, theirs.header.dtype} <= FLOATS:
         return []
     targets = target_ids(drafter)
     mean = _mean_row(theirs)

@@ -12,10 +12,9 @@ from harness.drafter.drafter import Drafter
 from harness.drafter.findings import Finding, Severity
 from harness.drafter.keys import plain_name
 from harness.drafter.tensors import TensorHeader
-from harness.drafter.values import as_float32, iter_chunks, read_rows
+from harness.drafter.values import FLOATS, as_float32, iter_chunks, read_rows
 from harness.drafter.verifier import Verifier
 
-_FLOATS = {"F16", "BF16", "F32", "F64"}
 _SAMPLES_PER_CHUNK = 1 << 17
 _MIN_FRESH_ELEMENTS = 4096
 _INIT_STD = 0.02
@@ -40,7 +39,7 @@ def check_values(drafter: Drafter) -> list[Finding]:
     fresh = []
     for key, header in drafter.tensors.items():
         name = plain_name(key)
-        if header.dtype not in _FLOATS or not header.num_elements:
+        if header.dtype not in FLOATS or not header.num_elements:
             continue
         values = _scan(drafter, header)
         if values.num_bad:
@@ -58,7 +57,7 @@ def check_embedding(drafter: Drafter, verifier: Verifier) -> list[Finding]:
     if mine is None or verifier.embed_key is None:
         return []
     theirs = verifier.header(verifier.embed_key)
-    if mine.shape != theirs.shape:
+    if mine.shape != theirs.shape or not {mine.dtype, theirs.dtype} <= FLOATS:
         return []
     rows = np.linspace(0, mine.shape[0] - 1, min(_EMBED_ROWS, mine.shape[0])).astype(np.int64)
     left, right = read_rows(drafter.path, mine, rows), read_rows(verifier.path, theirs, rows)

@@ -19,6 +19,10 @@ _NUMPY = {
 }  # fmt: skip
 
 
+FLOATS = frozenset(("F16", "BF16", "F32", "F64"))
+"""Stored dtypes whose values are numbers as they stand; 8-bit floats come with scales."""
+
+
 def read_tensor(folder: Path, header: TensorHeader) -> npt.NDArray[Any]:
     """The whole tensor as it is stored; BF16 comes as its 16 bits (see `as_float32`)."""
     raw = np.fromfile(

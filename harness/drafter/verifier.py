@@ -171,10 +171,10 @@ def _read(reference: str, path: Path, revision: str | None) -> Verifier:
 
 def _text_fields(top: Fields) -> Fields:
     """The innermost text model's keys; wrappers nest it under one of several names."""
-    for key in _TEXT_KEYS:
-        nested = top.nested(key)
-        if nested is not None:
-            return _text_fields(nested)
+    inner: Fields | None = top
+    while inner is not None:
+        top = inner
+        inner = next((found for key in _TEXT_KEYS if (found := top.nested(key))), None)
     return top
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.drafter.tensors import DTYPE_BYTES, TensorHeader, inside
-from harness.errors import ConfigError, PrerequisiteError
+from harness.errors import CheckError, ConfigError, PrerequisiteError
 
 WEIGHTS_NAME = "model.safetensors"
 _COPY_BYTES = 16 << 20
@@ -95,6 +95,8 @@ def _pieces(source: Source) -> Iterator[bytes | memoryview]:
         stream.seek(source.header.start)
         while left:
             piece = stream.read(min(left, _COPY_BYTES))
+            if not piece:
+                raise CheckError(f"{source.header.file} became shorter while it was copied")
             left -= len(piece)
             yield piece
 

@@ -1,5 +1,6 @@
 """Drafters of every family that vLLM serves: healthy ones are clean, their own faults are found."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fakes.drafters import (
     edit_tensors,
     noise,
     replace,
+    settings_for,
 )
 
 from harness.config.train import TrainConfig
@@ -169,3 +171,16 @@ def _full_queries(tensors: dict[str, Any]) -> None:
         for name in ("q_a_proj.weight", "q_a_layernorm.weight", "q_b_proj.weight"):
             del tensors[prefix + name]
         tensors[f"{prefix}q_proj.weight"] = noise("q", 4 * 24, columns)
+
+
+def test_a_quantised_head_of_the_verifier_is_not_compared(
+    tmp_path: Path, verifier: Verifier
+) -> None:
+    path = build_drafter(tmp_path / "d", verifier)
+    headers = read_folder_headers(verifier.path)
+    tensors = {key: read_tensor(verifier.path, header) for key, header in headers.items()}
+    rolled = np.roll(tensors["lm_head.weight"], 1, axis=0)
+    tensors["lm_head.weight"] = (100 * rolled).astype(np.int64)
+    replace(verifier.path, json.loads((verifier.path / "config.json").read_text()), tensors)
+    (verifier.path / "tokenizer.json").write_text("{}")
+    assert rules(path, Verifier.load(str(verifier.path), settings_for(tmp_path))) == []

@@ -36,6 +36,16 @@ def test_facts_come_from_the_text_model(tmp_path: Path, kind: str) -> None:
     assert verifier.header(verifier.embed_key).shape == (VOCAB, verifier.hidden_size)
 
 
+def test_wrappers_within_wrappers_are_no_crash(tmp_path: Path) -> None:
+    build_verifier(tmp_path / "v")
+    path = tmp_path / "v" / "config.json"
+    text = path.read_text()
+    for _ in range(600):
+        text = '{"text_config": ' + text + "}"
+    path.write_text(text)
+    assert Verifier.load(str(tmp_path / "v"), settings_for(tmp_path)).num_layers == NUM_LAYERS
+
+
 def test_a_relative_path_starts_at_the_project(tmp_path: Path) -> None:
     build_verifier(tmp_path / "models" / "v")
     assert Verifier.load("models/v", settings_for(tmp_path)).path == tmp_path / "models" / "v"
