@@ -1,17 +1,14 @@
 """`harness lineage`: where a drafter came from, back to the root."""
 
-import re
-from pathlib import Path
-
 import typer
 
 from harness.drafter.drafter import drafter_digest
 from harness.drafter.lineage import RunRecord, render_mermaid, render_tree, trace_lineage
 from harness.errors import ConfigError
 from harness.render import show_json, show_text
-from harness.settings import Settings, load_settings
+from harness.settings import load_settings
 from harness.tracking import names
-from harness.tracking.resolve import FORMS, resolve_drafter
+from harness.tracking.resolve import FORMS, resolve_drafter, run_of_path
 from harness.tracking.store import Store, open_store
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -32,21 +29,13 @@ def lineage(
     settings = load_settings()
     store = open_store(settings)
     found = resolve_drafter(drafter, settings, store)
-    run_id = found.run_id or _run_of_path(found.path, settings)
+    run_id = found.run_id or run_of_path(found.path, settings)
     digest = found.digest or drafter_digest(found.path).root
     chain = trace_lineage(drafter, digest, run_id, lambda known: _read_run(store, known))
     if as_json:
         show_json(chain)
         return
     show_text(render_mermaid(chain) if mermaid else render_tree(chain))
-
-
-def _run_of_path(path: Path, settings: Settings) -> str | None:
-    """The run whose folder of checkpoints a path lies in."""
-    if not path.is_relative_to(settings.checkpoints_dir):
-        return None
-    first = path.relative_to(settings.checkpoints_dir).parts[:1]
-    return first[0] if first and re.fullmatch(r"[0-9a-f]{32}", first[0]) else None
 
 
 def _read_run(store: Store, run_id: str) -> RunRecord | None:

@@ -22,6 +22,7 @@ FORMS = (
     "or hf:<org>/<repo>[@rev]"
 )
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*")
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 _RUN = re.compile(r"run:([0-9a-f]{32})(?:@(\d+|best|last))?")
 _MODEL = re.compile(rf"models:/({MODEL_NAME.pattern})(?:@([A-Za-z][\w\-]*)|/(\d+))")
 _LOGGED_MODEL = re.compile(r"models:/(m-[0-9a-f]{32})")
@@ -68,6 +69,33 @@ def resolve_drafter(
             f"expected a drafter, found no folder {path.absolute()}", f"a reference is {FORMS}"
         )
     return ResolvedDrafter(reference=reference, path=path.resolve())
+
+
+def recognise(drafter: ResolvedDrafter, settings: Settings, store: Store) -> ResolvedDrafter:
+    """Adds what the store knows of a folder that one of its runs made.
+
+    A finetune from such a path has the same parent, root and depth as one from `run:<id>`.
+    """
+    run_id = run_of_path(drafter.path, settings)
+    if drafter.run_id is not None or run_id is None:
+        return drafter
+    try:
+        found = [c for c in store.checkpoints(run_id) if c.path.resolve() == drafter.path]
+    except ConfigError:  # the run was deleted; its folder is a drafter like any other
+        return drafter
+    if not found:
+        return drafter
+    known = _of_checkpoint(drafter.reference, found[0], store)
+    return known.model_copy(update={"path": drafter.path})
+
+
+def run_of_path(path: Path, settings: Settings) -> str | None:
+    """The run whose folder of checkpoints a path lies in."""
+    home = settings.checkpoints_dir.resolve()
+    if not path.is_relative_to(home):
+        return None
+    first = path.relative_to(home).parts[:1]
+    return first[0] if first and _RUN_ID.fullmatch(first[0]) else None
 
 
 def require_unchanged(

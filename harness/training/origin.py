@@ -53,5 +53,6 @@ def lineage_tags(provenance: Provenance, store: Store) -> dict[str, str]:
     if parent is None:
         return provenance.tags(0, "")
     tags = store.get_run(parent.run_id).tags if parent.run_id else {}
-    depth = int(tags.get(_TAG_DEPTH, "0")) + 1
+    known = tags.get(_TAG_DEPTH, "0")
+    depth = (int(known) if known.isdecimal() else 0) + 1
     return provenance.tags(depth, tags.get(_TAG_ROOT, parent.root_digest))

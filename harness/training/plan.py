@@ -20,7 +20,12 @@ from harness.drafter.provenance import package_versions
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import CheckError, ConfigError, PrerequisiteError
 from harness.settings import Settings
-from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
+from harness.tracking.resolve import (
+    ResolvedDrafter,
+    recognise,
+    require_unchanged,
+    resolve_drafter,
+)
 from harness.tracking.store import Store
 from harness.training.folders import EPOCHS_DIR, WEIGHTS_NAME
 from harness.training.messages import TrainJob
@@ -100,6 +105,7 @@ def build_plan(
         document = build_config(shape, verifier, config.ttt_steps)
     else:
         parent = resolve_drafter(config.finetune_from, settings, store)
+        parent = recognise(parent, settings, store)
         require_unchanged(parent, store)
         prepared = _prepare(parent, verifier, config, corpus, settings)
         shape = inherited_shape(Drafter.load(prepared.path), corpus.aux_layer_ids)

@@ -12,6 +12,7 @@ from harness.tracking import names
 from harness.tracking.records import Checkpoint
 from harness.tracking.resolve import (
     best_checkpoint,
+    recognise,
     require_unchanged,
     resolve_drafter,
 )
@@ -32,6 +33,27 @@ def test_a_path_needs_no_store(settings: Settings, tmp_path: Path) -> None:
     folder = write_tiny_drafter(tmp_path / "drafter")
     found = resolve_drafter(str(folder), settings)
     assert (found.path, found.run_id, found.digest) == (folder, None, None)
+
+
+def test_the_path_of_a_checkpoint_is_recognised(
+    store: MemoryStore, settings: Settings, run_id: str
+) -> None:
+    checkpoint = store.checkpoints(run_id)[1]
+    reference = str(checkpoint.path)
+    found = recognise(resolve_drafter(reference, settings), settings, store)
+    assert found.reference == reference
+    assert (found.run_id, found.model_id) == (run_id, checkpoint.model_id)
+    assert found.digest == checkpoint.digest
+
+
+def test_a_folder_of_no_run_stays_unknown(
+    store: MemoryStore, settings: Settings, run_id: str, tmp_path: Path
+) -> None:
+    copies = (tmp_path / "copy", settings.checkpoints_dir / ("0" * 32) / "0")
+    for copy in copies:
+        shutil.copytree(store.checkpoints(run_id)[0].path, copy)
+        found = recognise(resolve_drafter(str(copy), settings), settings, store)
+        assert (found.run_id, found.digest) == (None, None)
 
 
 @pytest.mark.parametrize(
