@@ -23,6 +23,9 @@ HIDDEN, HEADS, HEAD_DIM, VOCAB, DRAFT_VOCAB = 7168, 64, 128, 163_840, 32_000
 """Sizes of a Kimi-K2 drafter; the MLP is widened until the file has the size asked for."""
 
 
+NUM_RUNS = 15
+
+
 def shapes(intermediate: int) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Tensors of a one-layer flat drafter in bfloat16."""
     queries = HEADS * HEAD_DIM
@@ -122,11 +125,17 @@ def build_verifier(folder: Path) -> None:
     os.truncate(path, 8 + len(raw) + 2 * size)
 
 
-def command(*arguments: str) -> float:
-    """Seconds of a whole `harness` command, start-up included."""
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "harness", *arguments], check=False, capture_output=True)
-    return time.perf_counter() - start
+def command(*arguments: str) -> str:
+    """Least, median and most seconds of a whole `harness` command, start-up included."""
+    seconds = []
+    for _ in range(NUM_RUNS):
+        start = time.perf_counter()
+        words = [sys.executable, "-m", "harness", *arguments]
+        subprocess.run(words, check=False, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+    seconds.sort()
+    median = seconds[NUM_RUNS // 2]
+    return f"{seconds[0]:.2f} / {median:.2f} / {seconds[-1]:.2f} s of {NUM_RUNS} runs"
 
 
 def check(folder: Path, verifier: str = "", *, deep: bool) -> tuple[float, float]:
@@ -169,9 +178,12 @@ def main() -> None:
         size = build(folder, intermediate, is_sparse=True)
         seconds, memory = check(folder, deep=False)
         print(f"header check of {size / 1e9:.1f} GB: {seconds:.3f} s, peak {memory:.0f} MB")
-        print(f"  harness verify: {command('verify', '--drafter', str(folder)):.2f} s in all")
-        print(f"  harness inspect: {command('inspect', str(folder)):.2f} s in all")
-        print(f"  harness --help: {command('--help'):.2f} s in all")
+        build_verifier(Path(root) / "v")
+        against = ("--verifier", str(Path(root) / "v"))
+        print(f"  harness verify: {command('verify', '--drafter', str(folder))}")
+        print(f"  against a verifier: {command('verify', '--drafter', str(folder), *against)}")
+        print(f"  harness inspect: {command('inspect', str(folder))}")
+        print(f"  harness --help: {command('--help')}; load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "real"
         folder.mkdir()
