@@ -44,7 +44,7 @@ def check_drafter(
     """
     try:
         drafter = Drafter.load(path)
-        loaded = Drafter.load(parent) if isinstance(parent, Path) else parent
+        loaded = _load_parent(parent) if isinstance(parent, Path) else parent
         findings = _check_headers(drafter, verifier, loaded, purpose)
         if deep and all(finding.severity != "error" for finding in findings):
             # numpy makes commands slower to start that read headers only, or print their help.
@@ -84,6 +84,14 @@ def error_lines(path: Path, errors: tuple[Finding, ...]) -> str:
     """A refusal in words: how many errors, and one line for each."""
     lines = [f"{path} is not sound: {len(errors)} error(s)"]
     return "\n".join(lines + [_line(finding) for finding in errors])
+
+
+def _load_parent(path: Path) -> Drafter:
+    try:
+        return Drafter.load(path)
+    except UnreadableError as error:
+        subject = f"parent {path}: {error.subject}"
+        raise UnreadableError(subject, error.expected, error.found, error.fix) from error
 
 
 def _check_headers(

@@ -106,6 +106,16 @@ def test_a_strange_folder_is_one_finding(path: Path, damage: Callable[[Path], No
     assert [finding.rule for finding in report.findings] == ["unreadable"]
 
 
+def test_an_unreadable_parent_is_named_as_the_parent(
+    tmp_path: Path, path: Path, verifier: Verifier
+) -> None:
+    parent = build_drafter(tmp_path / "parent", verifier)
+    (parent / "config.json").write_text("{")
+    (finding,) = check_drafter(path, verifier, parent).findings
+    assert finding.rule == "unreadable"
+    assert finding.subject == f"parent {parent}: config.json"
+
+
 def test_a_scalar_where_a_matrix_should_be_is_a_finding(path: Path) -> None:
     edit_tensors(path, lambda t: t.update({"layers.0.self_attn.q_proj.weight": np.float32(1)}))
     assert [finding.rule for finding in check_drafter(path, None).findings] == ["S1"]
