@@ -30,7 +30,7 @@ class Promotion(Frozen):
     model: str
     reference: str
     action: str
-    """promoted, refused, or would promote / would refuse in a dry run."""
+    """promoted, refused, champion already, or would promote / would refuse in a dry run."""
     from_version: int | None
     to_version: int | None
     model_id: str
@@ -94,7 +94,14 @@ def promote(
     )
     if is_dry_run:
         return promotion
+    if promotion.is_passed and expected and expected == _version_of(promotion, store):
+        return promotion.model_copy(update={"action": "champion already", "to_version": expected})
     return _decide(promotion, (best, evidence), policy, settings, store)
+
+
+def _version_of(promotion: Promotion, store: Store) -> int | None:
+    versions = store.registry.versions(promotion.model)
+    return next((v.version for v in versions if v.model_id == promotion.model_id), None)
 
 
 def _ask(

@@ -84,14 +84,15 @@ def test_the_old_champion_is_kept_as_previous(
     assert two.tags[names.TAG_STATE] == "champion"
 
 
-def test_promoting_the_champion_again_makes_no_new_version(
+def test_promoting_the_champion_again_decides_nothing(
     store: MemoryStore, settings: Settings, run_id: str, models: list[str]
 ) -> None:
     bench(store, models, settings.root_dir / "verifier")
     for _ in range(2):
         done = decide(store, settings, f"run:{run_id}@1")
-    assert (done.from_version, done.to_version) == (1, 1)
+    assert (done.action, done.from_version, done.to_version) == ("champion already", 1, 1)
     assert store.registry.aliases("tiny") == {"champion": 1}
+    assert len(DecisionLog(settings.mlruns_dir).read()) == 2
 
 
 def test_a_dry_run_changes_nothing(
