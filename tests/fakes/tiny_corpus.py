@@ -11,7 +11,10 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.corpus.manifest import Plan, finish_stage
 from harness.digests import digest_files
@@ -23,18 +26,26 @@ AUX_LAYER_IDS = (1, 3, 5)
 NUM_ROWS, PROMPT_TOKENS, ANSWER_TOKENS = 24, 6, 20
 
 
-def write_running_verifier(folder: Path, seed: int = 0) -> Path:
+def write_running_verifier(
+    folder: Path,
+    seed: int = 0,
+    *,
+    hidden: int = HIDDEN,
+    heads: int = HEADS,
+    kv_heads: int = KV_HEADS,
+    initializer_range: float = 0.3,
+) -> Path:
     """A random Llama that transformers can run."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCAB,
-        hidden_size=HIDDEN,
+        hidden_size=hidden,
         intermediate_size=48,
         num_hidden_layers=NUM_LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
         max_position_embeddings=128,
-        initializer_range=0.3,
+        initializer_range=initializer_range,
         tie_word_embeddings=False,
         architectures=["LlamaForCausalLM"],
     )
@@ -65,16 +76,22 @@ def write_nested_verifier(folder: Path, plain: Path) -> Path:
 
 
 def write_tiny_corpus(
-    folder: Path, verifier_path: Path, *, named: Path | None = None, is_broken: bool = False
+    folder: Path,
+    verifier_path: Path,
+    *,
+    named: Path | None = None,
+    is_broken: bool = False,
+    num_distinct: int = NUM_ROWS,
 ) -> Path:
     """A finished extract folder.
 
-    `named` is the verifier that it says it was made with; `is_broken` puts a NaN into every file.
+    `named` is the verifier that it says it was made with; `is_broken` puts a NaN into every file;
+    fewer distinct rows are repeated, so that validation asks for what was trained on.
     """
     model = LlamaForCausalLM.from_pretrained(verifier_path, dtype=torch.float32).eval()
     states_dir, tokens_dir = folder / "hidden_states", folder / "tokens"
     states_dir.mkdir(parents=True)
-    rows = [_answer(model, seed) for seed in range(NUM_ROWS)]
+    rows = [_answer(model, number % num_distinct) for number in range(NUM_ROWS)]
     for number, row in enumerate(rows):
         states = _states(model, row)
         if is_broken:
@@ -96,8 +113,7 @@ def write_tiny_corpus(
 
 
 def _answer(model: LlamaForCausalLM, seed: int) -> list[int]:
-    random = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, VOCAB, (1, PROMPT_TOKENS), generator=random)
+    ids = _prompt(seed)
     with torch.no_grad():
         for _ in range(ANSWER_TOKENS):
             ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
@@ -133,3 +149,27 @@ def _finish(folder: Path, verifier_path: Path) -> None:
     }
     origins = {"verifier": str(verifier_path)}
     finish_stage(folder, plan, counts, digest_files(folder, names), origins)
+
+
+def write_words(folder: Path) -> None:
+    """Gives a verifier a tokenizer whose token i is the word `t<i>`, and a chat template."""
+    words = {f"t{number}": number for number in range(VOCAB)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="t0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="t0",
+        bos_token="t1",
+        eos_token="t2",
+        chat_template="{% for message in messages %}{{ message['content'] }} {% endfor %}",
+    ).save_pretrained(folder)
+
+
+def prompt_words(number: int) -> str:
+    """The prompt of a row of the corpus, in words."""
+    return " ".join(f"t{token}" for token in _prompt(number)[0].tolist())
+
+
+def _prompt(seed: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(3, VOCAB, (1, PROMPT_TOKENS), generator=random)
