@@ -1,5 +1,6 @@
 """Tiers by folder: unit runs always, integration with --integration, browser with --browser."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ TIERS = ("integration", "browser")
 def pytest_addoption(parser: pytest.Parser) -> None:
     for tier in TIERS:
         parser.addoption(f"--{tier}", action="store_true", help=f"run the tests in tests/{tier}")
+
+
+def pytest_configure() -> None:
+    # A shell that starts us in the background has SIGINT ignored, and our children would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
