@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # A shell that starts us in the background has SIGINT ignored, and our children would inherit it.
+    # A shell that starts us in the background ignores SIGINT, and our children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
