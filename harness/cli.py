@@ -111,13 +111,19 @@ def _known_failure(error: Exception) -> int | None:
     if isinstance(error, EvalError):
         show_error(error.message, error.hint)
         return 2 if isinstance(error, SpecError) else 1
-    if isinstance(error, OSError) and error.errno in _DISK_ERRNOS:
-        show_error(f"the disk refused a write: {error}", "free space or quota, then run again")
+    if isinstance(error, OSError):
+        hint = "free space or quota, then run again" if error.errno in _FULL else _PATH_HINT
+        show_error(f"the system refused: {error}", hint)
+        return 3
+    if type(error).__module__.partition(".")[0] in {"sqlite3", "sqlalchemy"}:
+        show_error(f"the store cannot be read: {str(error).splitlines()[0]}", _STORE_HINT)
         return 3
     return None
 
 
-_DISK_ERRNOS = {28, 122, 30}  # ENOSPC, EDQUOT, EROFS
+_FULL = {28, 122}  # ENOSPC, EDQUOT
+_PATH_HINT = "check that path, its parents and your permissions; --debug shows where"
+_STORE_HINT = "restore mlruns/mlflow.db from a backup, or move mlruns away to begin a new store"
 
 
 def _terminate(signum: int, frame: object) -> None:  # noqa: ARG001 - the signature is Python's

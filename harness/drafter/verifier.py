@@ -8,8 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from harness.config.load import Frozen
-from harness.digests import digest_files, digest_json, write_atomic
+from harness.digests import FolderDigest, digest_files, digest_json, write_atomic
 from harness.drafter import package
 from harness.drafter.fields import Fields, parse_rope
 from harness.drafter.hub import fetch_snapshot
@@ -22,7 +24,7 @@ from harness.drafter.tensors import (
     read_json_object,
     read_weight_map,
 )
-from harness.errors import ConfigError
+from harness.errors import CheckError, ConfigError
 from harness.settings import Settings
 
 _TOKENIZER_FILES = (
@@ -97,28 +99,56 @@ def verifier_digest(verifier: Verifier, cache_dir: Path | None = None) -> str:
     """Root digest of a verifier's config, tokenizer and weights.
 
     Args:
-        verifier: The verifier; its manifest's digest is returned where it has one.
+        verifier: The verifier; where it has a manifest, its files must be what that says.
         cache_dir: Keeps the digest of a folder whose names, sizes and times have not changed, so
             that a large verifier is hashed once.
+
+    Raises:
+        CheckError: The files are not what the folder's manifest says.
     """
-    if verifier.digest:
-        return verifier.digest
-    found = {p.name for pattern in _DIGESTED for p in verifier.path.glob(pattern)}
-    names = sorted(found - {package.MANIFEST_NAME})
+    path, recorded = verifier.path, _read_manifest(verifier.path)
+    names = _recorded_names(path, recorded) if recorded else _digested_names(path)
     stats = [(n, (s := (verifier.path / n).stat()).st_size, s.st_mtime_ns) for n in names]
     key = digest_json([str(verifier.path.resolve()), stats])
     cached = cache_dir / "verifier-digests" / f"{key}.json" if cache_dir else None
     if cached and cached.is_file():
-        return str(json.loads(cached.read_text())["root"])
-    root = digest_files(verifier.path, names).root
-    if cached:
-        write_atomic(cached, json.dumps({"root": root}))
+        root = str(json.loads(cached.read_text())["root"])
+    else:
+        root = digest_files(verifier.path, names).root
+        if cached:
+            write_atomic(cached, json.dumps({"root": root}))
+    if recorded and recorded.root != root:
+        raise CheckError(
+            f"verifier {path}: expected files of digest {recorded.root} as its "
+            f"{package.MANIFEST_NAME} says, found {root}: they were changed after it was written",
+            f"delete {package.MANIFEST_NAME} if the change is meant, else restore the folder",
+        )
     return root
+
+
+def _digested_names(path: Path) -> list[str]:
+    found = {p.name for pattern in _DIGESTED for p in path.glob(pattern)}
+    return sorted(found - {package.MANIFEST_NAME})
+
+
+def _recorded_names(path: Path, recorded: FolderDigest) -> list[str]:
+    """The files of the manifest; one that is gone is an error that names it."""
+    names = [file.name for file in recorded.files]
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing:
+        raise CheckError(
+            f"verifier {path}: expected {', '.join(missing)} as its {package.MANIFEST_NAME} says, "
+            "found none",
+            "restore the folder",
+        )
+    return names
 
 
 def _locate(reference: str, settings: Settings) -> tuple[Path, str | None]:
     if reference.startswith("package:"):
         name = reference.removeprefix("package:")
+        if not name:
+            raise ConfigError("verifier: expected package:<distribution>, found no name after it")
         folder = package.materialise_package(name, settings.cache_dir)
         return folder, folder.name.removeprefix(f"{name}-")
     if reference.startswith("hf:"):
@@ -148,7 +178,7 @@ def _read(reference: str, path: Path, revision: str | None) -> Verifier:
         reference=reference,
         path=path,
         revision=revision,
-        digest=_manifest_digest(path),
+        digest=recorded.root if (recorded := _read_manifest(path)) else None,
         architectures=tuple(top.texts("architectures")),
         model_type=text.text("model_type") or top.text("model_type") or "unknown",
         hidden_size=text.need_count("hidden_size"),
@@ -199,10 +229,12 @@ def _by_suffix(names: list[str], suffixes: tuple[str, ...]) -> str | None:
     return None
 
 
-def _manifest_digest(path: Path) -> str | None:
+def _read_manifest(path: Path) -> FolderDigest | None:
+    """What the folder says of its own files, where it says so in our way."""
     manifest = path / package.MANIFEST_NAME
     if not manifest.is_file():
         return None
-    files = read_json_object(manifest).get("files")
-    root = files.get("root") if isinstance(files, dict) else None
-    return root if isinstance(root, str) else None
+    try:
+        return FolderDigest.model_validate(read_json_object(manifest).get("files"))
+    except ValidationError:
+        return None

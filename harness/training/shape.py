@@ -86,7 +86,8 @@ def resolve_shape(
     """
     if config.head_dim is None:
         raise ConfigError(
-            _missing_head_dim(config, verifier), "set head_dim in the YAML or with --set"
+            _missing_head_dim(config, verifier),
+            "set head_dim in the YAML or with --set, or name a parent with --finetune-from",
         )
     rope = config.rope_parameters or verifier.rope_parameters
     if "rope_theta" not in rope:

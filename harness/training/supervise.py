@@ -1,5 +1,6 @@
 """One attempt of a training: the child runs, we listen, and decide nothing but when to stop."""
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from harness.training.recorder import Recorder
 LOG_NAME = "worker.log"
 _LISTEN_S = 1.0
 _SAMPLE_S = 10.0
+_STOP_TIMEOUT_S = 120.0
 
 
 class Attempt(NamedTuple):
@@ -33,7 +35,8 @@ def supervise(
 ) -> Attempt:
     """Runs a job to its end, whatever that is; no process is left behind.
 
-    The first Ctrl-C or SIGTERM asks the child to save and stop, the second ends it.
+    The first Ctrl-C or SIGTERM asks the child to save and stop; the second ends it, and so does a
+    child that has not stopped two minutes after it was asked.
 
     Args:
         job_path: The TrainJob; the log goes beside it.
@@ -45,7 +48,7 @@ def supervise(
     began = time.monotonic()
     with Interrupts() as interrupts, WorkerProcess(job_path, log_path, environment) as worker:
         meter = ResourceMeter(worker.pid)
-        num_asked, next_sample = 0, began
+        num_asked, next_sample, must_stop_by = 0, began, math.inf
         while (lines := worker.read_lines(_LISTEN_S)) is not None:
             for line in lines:
                 recorder.take(parse_message(line))
@@ -55,6 +58,9 @@ def supervise(
             if interrupts.count > num_asked:
                 num_asked = interrupts.count
                 worker.interrupt() if num_asked == 1 else worker.kill()
+                must_stop_by = time.monotonic() + _STOP_TIMEOUT_S
+            if time.monotonic() >= must_stop_by:
+                worker.kill()
             if time.monotonic() >= next_sample:
                 next_sample = time.monotonic() + _SAMPLE_S
                 recorder.add_resources(meter.sample(), time.monotonic() - began)

@@ -1,5 +1,6 @@
 """The door: what is listed, what it costs, and how failures end."""
 
+import sqlite3
 import subprocess
 import sys
 
@@ -41,6 +42,9 @@ def test_every_listed_command_can_be_loaded(name: str, capsys: pytest.CaptureFix
         (ConfigError("bad key"), 2),
         (PrerequisiteError("no disk"), 3),
         (CheckError("unsound"), 4),
+        (OSError(28, "No space left on device"), 3),
+        (NotADirectoryError(20, "Not a directory", "cache/x"), 3),
+        (sqlite3.DatabaseError("file is not a database"), 3),
     ],
 )
 def test_failures_end_with_their_code_and_without_traceback(

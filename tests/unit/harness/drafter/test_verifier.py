@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from fakes.drafters import NUM_LAYERS, VERIFIER_KINDS, VOCAB, build_verifier, settings_for
 
+from harness.digests import digest_files
 from harness.drafter.verifier import Verifier, verifier_digest
-from harness.errors import ConfigError, PrerequisiteError
+from harness.errors import CheckError, ConfigError, PrerequisiteError
 
 EXPECTED = {
     # kind: model_type, head_dim, embedding, head, tied
@@ -85,8 +86,16 @@ def test_the_digest_is_cached_until_a_file_changes(tmp_path: Path) -> None:
     assert verifier_digest(verifier, cache) not in {first, "remembered"}
 
 
-def test_a_manifest_names_the_digest(tmp_path: Path) -> None:
+def test_a_manifest_names_the_digest_and_a_changed_file_is_refused(tmp_path: Path) -> None:
     build_verifier(tmp_path / "v")
-    (tmp_path / "v" / "manifest.json").write_text(json.dumps({"files": {"root": "abc"}}))
+    files = digest_files(tmp_path / "v", ["config.json", "tokenizer.json"])
+    manifest = json.dumps({"files": files.model_dump()})
+    (tmp_path / "v" / "manifest.json").write_text(manifest)
     verifier = Verifier.load(str(tmp_path / "v"), settings_for(tmp_path))
-    assert verifier_digest(verifier) == "abc"
+    assert verifier.digest == verifier_digest(verifier, tmp_path / "cache") == files.root
+    (tmp_path / "v" / "tokenizer.json").write_text('{"changed": true}')
+    with pytest.raises(CheckError, match="changed after it was written"):
+        verifier_digest(verifier, tmp_path / "cache")
+    (tmp_path / "v" / "tokenizer.json").unlink()
+    with pytest.raises(CheckError, match=r"expected tokenizer\.json"):
+        verifier_digest(verifier, tmp_path / "cache")
