@@ -23,7 +23,7 @@ COMMANDS = {
     "promote": "make a drafter the champion, if the policy lets it",
     "export": "write a folder that vLLM serves",
     "registry": "champions: list, show",
-    "store": "the MLflow store: where it is, move it",
+    "store": "the MLflow store: path, relocate",
     "doctor": "what is wrong with this machine or store, and how to mend it",
     "ui": "the MLflow UI on 127.0.0.1",
 }

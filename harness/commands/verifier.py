@@ -8,7 +8,7 @@ from harness import render
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True, help="Verifiers: show their facts.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 @app.callback()
