@@ -1,0 +1,107 @@
+"""What is replayed: token sequences with the verifier's hidden states, in batches of bounded size.
+
+A sequence is a whole conversation as the verifier saw it. Entry i of it joins the hidden states of
+token i with the embedding of token i + 1; it proposes tokens i + 2, i + 3, ...
+"""
+# ruff: noqa: N806 - shape suffixes
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eval.errors import SpecError
+
+
+class Span(NamedTuple):
+    """One answer: tokens `begin` to `end` - 1 of its sequence are the verifier's own."""
+
+    begin: int
+    end: int
+
+
+class Row(NamedTuple):
+    """One sequence, its hidden states read when they are needed."""
+
+    id: str
+    category: str
+    token_ids: tuple[int, ...]
+    """Prompt and answers, and `num_beyond` tokens more."""
+    spans: tuple[Span, ...]
+    """The answers, in order."""
+    load_states: Callable[[], Tensor]
+    """Aux states, then the final norm's input: [tokens without those beyond, A + 1, D]."""
+    num_beyond: int = 0
+    """Tokens that the verifier would have gone on with after the last answer's end: what vLLM
+    accepts past the cut is found in them. 0: not known."""
+
+    @property
+    def num_entries(self) -> int:
+        """Tokens whose hidden states are there and that have a successor."""
+        return len(self.token_ids) - self.num_beyond - 1
+
+
+class Batch(NamedTuple):
+    """Rows padded to one length, B rows of T entries; what lies behind a row's end is never read."""
+
+    rows: tuple[Row, ...]
+    next_ids_BU: Tensor
+    """Token i + 1 for i = 0.. T - 1 + K: known tokens, then -1."""
+    states_BTAD: Tensor
+    """Aux states and the final norm's input, of T + 1 tokens."""
+    is_start_BT: Tensor
+    """Entries from which an answer is drafted: the newest token is the verifier's own."""
+
+
+def spans_of(loss_mask: Sequence[int]) -> tuple[Span, ...]:
+    """The runs of ones in a loss mask."""
+    padded = np.concatenate(([0], np.asarray(loss_mask, dtype=np.int8), [0]))
+    edges = np.flatnonzero(np.diff(padded))
+    return tuple(Span(int(a), int(b)) for a, b in edges.reshape(-1, 2))
+
+
+def build_batches(rows: Sequence[Row], budget_tokens: int, num_ahead: int) -> Iterator[Batch]:
+    """Rows of like length together, padding included at most `budget_tokens` entries each.
+
+    A longer row is a batch of its own.
+
+    Args:
+        rows: What to replay.
+        budget_tokens: Bounds the memory.
+        num_ahead: Tokens that are looked ahead, K.
+
+    Raises:
+        SpecError: A row's hidden states are not those of its tokens.
+    """
+    order = sorted((r for r in rows if r.num_entries > 0), key=lambda row: -row.num_entries)
+    while order:
+        size = max(1, budget_tokens // order[0].num_entries)
+        taken, order = order[:size], order[size:]
+        yield _pad(taken, num_ahead)
+
+
+def _pad(rows: Sequence[Row], num_ahead: int) -> Batch:
+    longest = rows[0].num_entries
+    next_ids = torch.full((len(rows), longest + num_ahead), -1)
+    is_start = torch.zeros(len(rows), longest, dtype=torch.bool)
+    states = []
+    for index, row in enumerate(rows):
+        known = torch.tensor(row.token_ids[1 : 1 + longest + num_ahead])
+        next_ids[index, : len(known)] = known
+        for begin, end in row.spans:
+            is_start[index, max(begin - 1, 0) : end - 1] = True
+        states.append(_load(row, longest))
+    return Batch(tuple(rows), next_ids, torch.stack(states), is_start)
+
+
+def _load(row: Row, longest: int) -> Tensor:
+    states_TAD = row.load_states()
+    if len(states_TAD) != row.num_entries + 1:
+        raise SpecError(
+            f"{row.id}: expected hidden states of {row.num_entries + 1} tokens, found "
+            f"{len(states_TAD)}",
+            "the file belongs to another corpus, or was cut; extract it again",
+        )
+    return torch.nn.functional.pad(states_TAD, (0, 0, 0, 0, 0, longest - row.num_entries))

@@ -1,0 +1,82 @@
+"""From how far each entry's proposals were right to what a server counts, and what a trainer sees.
+
+The server drafts once, jumps over what was accepted and the bonus token, and drafts again: it sees
+entries behind mistakes more often than an average over all entries does. Both are told.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from eval.counters import AcceptanceCounts
+from eval.sequences import Row, Span
+from eval.spec import Frozen
+
+Depths = npt.NDArray[np.int64]
+"""By entry of a row: steps that were right in a row; -1 where nothing was asked."""
+
+
+class Walk(Frozen):
+    """What a server does with one row at one K."""
+
+    acceptance: AcceptanceCounts
+    num_emitted: int
+    """Tokens that the drafts emitted before the answer's end; at most drafts + accepted."""
+
+
+class Draft(NamedTuple):
+    """One draft of a walk: from which entry, how many accepted, how many tokens emitted."""
+
+    entry: int
+    num_accepted: int
+    num_emitted: int
+
+
+def walk_drafts(depths: Depths, span: Span, k: int) -> list[Draft]:
+    """The drafts of one answer, in order.
+
+    Entry i drafts when token i + 1 is the newest and the answer is not at its end. The first token
+    of an answer comes from the prefill.
+    """
+    drafts = []
+    entry = span.begin - 1
+    while entry + 2 < span.end:
+        accepted = int(min(max(depths[entry], 0), k))
+        emitted = min(accepted + 1, span.end - entry - 2)
+        drafts.append(Draft(entry, accepted, emitted))
+        entry += accepted + 1
+    return drafts
+
+
+def walk_row(row: Row, depths: Depths, k: int) -> Walk:
+    """The counts of all answers of a row.
+
+    Where the tokens beyond the end are not known, nothing past it counts as accepted.
+    """
+    histogram = [0] * (k + 1)
+    emitted = 0
+    for span in row.spans:
+        for draft in walk_drafts(depths, span, k):
+            histogram[draft.num_accepted] += 1
+            emitted += draft.num_emitted
+    counts = AcceptanceCounts.from_histogram(histogram, k * sum(histogram))
+    return Walk(acceptance=counts, num_emitted=emitted)
+
+
+def count_everywhere(row: Row, depths: Depths, k: int) -> AcceptanceCounts:
+    """Every entry whose K next tokens all lie in its answer, as if each had drafted."""
+    found: list[npt.NDArray[np.int64]] = []
+    for begin, end in row.spans:
+        found.append(np.clip(depths[max(begin - 1, 0) : max(end - 1 - k, 0)], 0, k))
+    histogram = np.bincount(np.concatenate(found) if found else [], minlength=k + 1)
+    return AcceptanceCounts.from_histogram([int(n) for n in histogram], k * int(histogram.sum()))
+
+
+def sum_walks(walks: Sequence[Walk]) -> Walk:
+    """All counts together."""
+    total = AcceptanceCounts()
+    for walk in walks:
+        total += walk.acceptance
+    return Walk(acceptance=total, num_emitted=sum(walk.num_emitted for walk in walks))
