@@ -6,11 +6,9 @@ from config.json here: whoever calls says how vLLM reads it (`DraftFacts`).
 Shapes: B sequences, T entries, Q entries that are followed, D hidden, A aux states, N heads,
 G key-value heads, H head_dim, R draft vocabulary.
 """
-# ruff: noqa: N806 - shape suffixes
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from safetensors import safe_open
@@ -22,38 +20,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from eval.architecture import read_slots
 from eval.errors import SpecError
-from eval.spec import Frozen
+from eval.facts import DraftFacts
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer index, queries [B,Q,N,H], keys and values [B,Q,G,H] of the same entries -> [B,Q,N,H]."""
-
-_TABLES = ("t2d", "d2t")
-
-
-class DraftFacts(Frozen):
-    """What the arithmetic depends on, as vLLM would take it from config.json."""
-
-    kind: Literal["llama", "qwen3"] = "llama"
-    hidden_size: int
-    target_hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    num_aux: int
-    aux_layer_ids: tuple[int, ...]
-    vocab_size: int
-    draft_vocab_size: int
-    norm_before_residual: bool
-    norm_before_fc: bool
-    norm_output: bool
-    fc_norm: bool
-    rms_norm_eps: float
-    hidden_act: str
-    rope_parameters: dict[str, Any]
-    max_position_embeddings: int
-    windows: tuple[int | None, ...]
-    """By layer: tokens that a query sees, itself included; None: all."""
 
 
 class DraftModel:

@@ -37,3 +37,7 @@ class MeasurementError(EvalError):
 
 class SwapRefusedError(EvalError):
     """The engine cannot take this drafter in place; a fresh engine is needed."""
+
+
+class VerifierError(EvalError):
+    """The verifier's own states or answers cannot be had: it does not load, or overflows."""

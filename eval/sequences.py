@@ -3,7 +3,6 @@
 A sequence is a whole conversation as the verifier saw it. Entry i of it joins the hidden states of
 token i with the embedding of token i + 1; it proposes tokens i + 2, i + 3, ...
 """
-# ruff: noqa: N806 - shape suffixes
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -44,7 +43,7 @@ class Row(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows padded to one length, B rows of T entries; what lies behind a row's end is never read."""
+    """Rows padded to one length, T entries; what lies behind a row's end is never read."""
 
     rows: tuple[Row, ...]
     next_ids_BU: Tensor

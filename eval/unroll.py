@@ -7,7 +7,6 @@ So the token that a followed entry is fed is always the true one, as it is in tr
 
 Source: vLLM v1/spec_decode/llm_base_proposer.py, 0.32. Shapes as in `eval.draft`; S steps.
 """
-# ruff: noqa: N806 - shape suffixes
 
 import math
 from collections.abc import Callable
@@ -44,7 +43,9 @@ def count_right(
             training; else it moves with the query, as in vLLM.
     """
     with torch.inference_mode():
-        return _Unroll(model, batch, is_window_fixed).run(num_steps, judge or _TrueToken(model, batch))
+        return _Unroll(model, batch, is_window_fixed=is_window_fixed).run(
+            num_steps, judge or _TrueToken(model, batch)
+        )
 
 
 class _TrueToken:
@@ -59,7 +60,7 @@ class _TrueToken:
 
 
 class _Unroll:
-    def __init__(self, model: DraftModel, batch: Batch, is_window_fixed: bool) -> None:
+    def __init__(self, model: DraftModel, batch: Batch, *, is_window_fixed: bool) -> None:
         self._model = model
         self._batch = batch
         self._is_window_fixed = is_window_fixed

@@ -25,6 +25,12 @@ class Walk(Frozen):
     num_emitted: int
     """Tokens that the drafts emitted before the answer's end; at most drafts + accepted."""
 
+    @property
+    def emitted_length(self) -> float | None:
+        """Emitted tokens per draft; None when nothing was drafted."""
+        drafts = self.acceptance.num_drafts
+        return self.num_emitted / drafts if drafts else None
+
 
 class Draft(NamedTuple):
     """One draft of a walk: from which entry, how many accepted, how many tokens emitted."""

@@ -130,7 +130,7 @@ def extract(
         ConfigError: No prepared rows, layers the verifier lacks, or other work in `out_dir`.
         CheckError: The rows were changed, or are another verifier's.
         PrerequisiteError: The disk is too full; nothing was started.
-        WorkError: The verifier cannot be loaded or overflows.
+        VerifierError: The verifier cannot be loaded or overflows.
     """
     source = load_manifest(tokens_dir, "prepare")
     check_files(tokens_dir, source, deep=True)
@@ -202,7 +202,7 @@ class _Extraction:
         needed = estimate_bytes(missing, len(layer_ids), verifier.hidden_size, config.dtype)
         require_space(self._out_dir, needed, f"hidden states of {sum(missing)} tokens")
         # Loading torch and transformers takes seconds; a finished stage needs neither.
-        from harness.corpus.capture import LayerCapture, default_batch_tokens  # noqa: PLC0415
+        from eval.capture import LayerCapture, default_batch_tokens  # noqa: PLC0415
 
         batches = plan_batches(lengths, config.batch_tokens or default_batch_tokens())
         pending = [batch for batch in batches if not self.done.keys() >= set(batch.rows)]

@@ -49,6 +49,7 @@ class Row(NamedTuple):
     """One training sequence; `loss_mask` is 1 where the verifier itself made the token."""
 
     id: str
+    category: str
     input_ids: list[int]
     loss_mask: list[int]
 
@@ -121,13 +122,13 @@ def build_rows(conversation: Conversation) -> list[Row]:
     rows: list[Row] = []
     for turn in conversation.turns:
         prompt, answer = list(turn.prompt_token_ids), list(turn.token_ids)
-        before = rows[-1] if rows else Row(conversation.id, [], [])
+        before = rows[-1] if rows else Row(conversation.id, conversation.category, [], [])
         is_continued = prompt[: len(before.input_ids)] == before.input_ids
         if rows and is_continued:
             rows.pop()
         mask = before.loss_mask if is_continued else []
         mask = mask + [0] * (len(prompt) - len(mask)) + [1] * len(answer)
-        rows.append(Row(conversation.id, prompt + answer, mask))
+        rows.append(Row(conversation.id, conversation.category, prompt + answer, mask))
     return rows
 
 
@@ -143,8 +144,9 @@ def _build_all(
     for done, conversation in enumerate(conversations, start=1):
         for row in build_rows(conversation):
             _require_ids(row, verifier.vocab_size)
-            kept = Row(
-                row.id, row.input_ids[: config.seq_length], row.loss_mask[: config.seq_length]
+            kept = row._replace(
+                input_ids=row.input_ids[: config.seq_length],
+                loss_mask=row.loss_mask[: config.seq_length],
             )
             num_loss_tokens = sum(kept.loss_mask)
             if num_loss_tokens == 0:
@@ -199,6 +201,7 @@ def _write_arrow(rows: Sequence[Row], folder: Path) -> None:
         "loss_mask": [row.loss_mask for row in rows],
         "seq_len": [len(row.input_ids) for row in rows],
         "id": [row.id for row in rows],
+        "category": [row.category for row in rows],
     }
     dataset = datasets.Dataset.from_dict(columns)
     dataset.set_format(type="torch")

@@ -126,6 +126,22 @@ def verifier_digest(verifier: Verifier, cache_dir: Path | None = None) -> str:
     return root
 
 
+def final_norm_key(verifier: Verifier) -> str:
+    """Name of the final norm's weight, which lies beside the embedding.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    norm = (verifier.embed_key or "").removesuffix(_EMBED_SUFFIXES[0]) + "norm.weight"
+    try:
+        verifier.header(norm)
+    except KeyError as error:
+        raise ConfigError(
+            f"verifier: expected the final norm {norm} in {verifier.path}, found none"
+        ) from error
+    return norm
+
+
 def _digested_names(path: Path) -> list[str]:
     found = {p.name for pattern in _DIGESTED for p in path.glob(pattern)}
     return sorted(found - {package.MANIFEST_NAME})

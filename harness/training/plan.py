@@ -14,6 +14,7 @@ from harness.config.load import Frozen
 from harness.config.train import TrainConfig
 from harness.corpus.hidden_states import Corpus
 from harness.digests import digest_json, write_atomic
+from harness.drafter.arithmetic import ONE_PLUS_NORMS
 from harness.drafter.drafter import Drafter
 from harness.drafter.finetune import PreparedParent, prepare_parent
 from harness.drafter.provenance import package_versions
@@ -38,9 +39,6 @@ from harness.training.shape import (
 )
 from harness.training.verifier_view import require_keys, write_view
 
-_ONE_PLUS_NORMS = ("gemma", "gemma2", "gemma3", "gemma3_text", "qwen3_5", "qwen3_5_text")
-"""Verifiers whose final norm multiplies by 1 + weight, which speculators' EAGLE-3 does not do.
-Source: speculators 0.9.0, models/utils.py."""
 _NO_ARITHMETIC = {
     "name", "verifier", "corpus", "finetune_from", "keep_best", "upload_below_mb", "smoke",
     "num_workers", "log_every_steps",
@@ -183,7 +181,7 @@ def write_job(plan: TrainPlan, folder: Path, **changes: object) -> Path:
 
 
 def _require_trainable(verifier: Verifier) -> None:
-    if verifier.model_type in _ONE_PLUS_NORMS:
+    if verifier.model_type in ONE_PLUS_NORMS:
         raise ConfigError(
             f"verifier: {verifier.model_type} scales its final norm by 1 + weight, which "
             "speculators' EAGLE-3 training does not: its targets would be wrong"

@@ -11,11 +11,8 @@ from pathlib import Path
 
 from harness.digests import write_atomic
 from harness.drafter.tensors import INDEX_NAME
-from harness.drafter.verifier import Verifier
+from harness.drafter.verifier import Verifier, final_norm_key
 from harness.errors import ConfigError
-
-_EMBED = "embed_tokens.weight"
-_NORM = "norm.weight"
 
 
 def write_view(verifier: Verifier, folder: Path) -> Path:
@@ -56,11 +53,4 @@ def require_keys(verifier: Verifier) -> tuple[str, ...]:
             f"verifier: expected an embedding and an output head in {verifier.path}, found "
             f"{embed} and {head}"
         )
-    norm = embed.removesuffix(_EMBED) + _NORM
-    try:
-        verifier.header(norm)
-    except KeyError as error:
-        raise ConfigError(
-            f"verifier: expected the final norm {norm} in {verifier.path}, found none"
-        ) from error
-    return tuple(dict.fromkeys((embed, head, norm)))
+    return tuple(dict.fromkeys((embed, head, final_norm_key(verifier))))

@@ -21,7 +21,8 @@ from harness.corpus.manifest import Manifest, Plan, finish_stage
 from harness.corpus.tokens import PrepareConfig, prepare, read_token_ids
 from harness.digests import digest_files
 from harness.drafter.verifier import Verifier, verifier_digest
-from harness.errors import CheckError, ConfigError, WorkError
+from eval.errors import VerifierError
+from harness.errors import CheckError, ConfigError
 from harness.settings import load_settings
 
 NUM_LAYERS, HIDDEN, VOCAB = 8, 16, 256
@@ -244,7 +245,7 @@ def test_a_verifier_that_overflows_is_refused(
     plan = Plan(stage="regenerate", inputs={"verifier": verifier_digest(verifier)}, config={})
     finish_stage(conversations_dir, plan, manifest.counts, manifest.files, manifest.origins)
     prepare(conversations_dir, verifier, tmp_path / "t", PrepareConfig(), progress=silent)
-    with pytest.raises(WorkError, match="NaN or infinity at layer 4"):
+    with pytest.raises(VerifierError, match="NaN or infinity at layer 4"):
         extract(tmp_path / "t", verifier, tmp_path / "c", BATCHES, progress=silent)
 
 

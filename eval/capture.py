@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModel
 from transformers.utils import logging
 
-from harness.errors import ConfigError, WorkError
+from eval.errors import SpecError, VerifierError
 
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
 """On CPU small batches stay in the cache and pad little: 356 tokens/s per core against 244 at 2048
@@ -23,7 +23,7 @@ _BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
 
 def default_batch_tokens() -> int:
     """Tokens per forward pass that suit the device at hand."""
-    return _BATCH_TOKENS[_device()]
+    return _BATCH_TOKENS[default_device()]
 
 
 class LayerCapture:
@@ -45,15 +45,17 @@ class LayerCapture:
         """Loads the decoder without its output head, on the GPU where there is one.
 
         Raises:
-            WorkError: transformers cannot load it.
+            VerifierError: transformers cannot load it.
         """
         logging.disable_progress_bar()
         try:
             model = AutoModel.from_pretrained(path, dtype=getattr(torch, dtype))
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             reason = str(error).splitlines()[0]
-            raise WorkError(f"transformers cannot load the verifier {path}: {reason}") from error
-        return cls(model.to(_device()), layer_ids, num_layers)
+            raise VerifierError(
+                f"transformers cannot load the verifier {path}: {reason}"
+            ) from error
+        return cls(model.to(default_device()), layer_ids, num_layers)
 
     def run(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """Layer inputs of each row: contiguous CPU tensors of shape [tokens, L, D].
@@ -62,17 +64,17 @@ class LayerCapture:
         no mask is needed, which leaves attention on its fast path.
 
         Raises:
-            WorkError: A value is not finite.
+            VerifierError: A value is not finite.
         """
         lengths = [len(row) for row in rows]
-        ids_BT = torch.zeros(len(rows), max(lengths), dtype=torch.long)  # noqa: N806 - shape suffix
-        for ids_T, row in zip(ids_BT, rows, strict=True):  # noqa: N806
+        ids_BT = torch.zeros(len(rows), max(lengths), dtype=torch.long)
+        for ids_T, row in zip(ids_BT, rows, strict=True):
             ids_T[: len(row)] = torch.tensor(row)
         self._caught.clear()
         device = next(self._model.parameters()).device
         with torch.inference_mode():
             self._model(input_ids=ids_BT.to(device), use_cache=False)
-        states_BTLD = torch.stack([self._caught[i] for i in self._layer_ids], dim=2)  # noqa: N806
+        states_BTLD = torch.stack([self._caught[i] for i in self._layer_ids], dim=2)
         self._caught.clear()
         if not bool(torch.isfinite(torch.stack(torch.aminmax(states_BTLD))).all()):
             _raise_not_finite(states_BTLD, lengths, self._layer_ids)
@@ -85,7 +87,8 @@ class LayerCapture:
         return hook
 
 
-def _device() -> Literal["cpu", "cuda"]:
+def default_device() -> Literal["cpu", "cuda"]:
+    """The GPU where there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -98,7 +101,7 @@ def _find_decoder(
         is_list = isinstance(layers, torch.nn.ModuleList) and len(layers) == num_layers
         if is_list and isinstance(norm, torch.nn.Module):
             return layers, norm
-    raise ConfigError(
+    raise SpecError(
         f"expected a decoder with `layers` ({num_layers} of them) and `norm` in "
         f"{type(model).__name__}, found none",
         "this verifier's class keeps its decoder elsewhere: it needs support in capture.py",
@@ -111,7 +114,7 @@ def _raise_not_finite(
     for index, length in enumerate(lengths):
         for position, layer_id in enumerate(layer_ids):
             if not bool(torch.isfinite(states[index, :length, position]).all()):
-                raise WorkError(
+                raise VerifierError(
                     f"expected finite hidden states, found NaN or infinity at layer {layer_id}, "
                     f"in row {index} of the batch",
                     "the verifier overflows in this dtype: extract in bfloat16 or float32",

@@ -1,0 +1,83 @@
+"""A finished corpus as a replay reads it: one row a conversation, its states read when needed."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from pyarrow import ipc
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from eval.errors import SpecError
+from eval.result import ALL
+from eval.sequences import Row, spans_of
+from harness.corpus.hidden_states import Corpus
+
+
+def read_rows(corpus: Corpus, first: int = 0, seq_length: int | None = None) -> list[Row]:
+    """The rows of a corpus from one on, in the order of the training.
+
+    Args:
+        corpus: The corpus.
+        first: Index of the first row wanted.
+        seq_length: Tokens of a row at most; what lies beyond is left out.
+    """
+    rows: list[Row] = []
+    for index, (name, category, ids, mask) in enumerate(_read_arrow(corpus.tokens_dir)):
+        if index < first:
+            continue
+        kept = ids[:seq_length]
+        rows.append(
+            Row(
+                id=name,
+                category=category,
+                token_ids=tuple(kept),
+                spans=spans_of(mask[:seq_length]),
+                load_states=_Loader(corpus.hidden_states_dir / f"hs_{index}.safetensors", kept),
+            )
+        )
+    return rows
+
+
+class _Loader:
+    """Reads one row's hidden states and proves that they are of its tokens."""
+
+    def __init__(self, path: Path, token_ids: list[int]) -> None:
+        self._path = path
+        self._token_ids = token_ids
+
+    def __call__(self) -> torch.Tensor:
+        try:
+            found = load_file(self._path)
+        except (OSError, SafetensorError) as error:
+            raise SpecError(
+                f"{self._path}: no readable hidden states: {error}", "extract the corpus again"
+            ) from error
+        num_tokens = len(self._token_ids)
+        if found["token_ids"][:num_tokens].tolist() != self._token_ids:
+            raise SpecError(
+                f"{self._path}: expected the hidden states of its row's {num_tokens} tokens, found "
+                f"those of other tokens",
+                "extract the corpus again",
+            )
+        return found["hidden_states"][:num_tokens]
+
+
+def _read_arrow(folder: Path) -> list[tuple[str, str, list[int], list[int]]]:
+    found: list[tuple[str, str, list[int], list[int]]] = []
+    for path in sorted(folder.glob("*.arrow")):
+        with pa.memory_map(str(path)) as source, ipc.open_stream(source) as reader:
+            for batch in reader:
+                count = len(batch)
+                names = set(batch.schema.names)
+                categories = (
+                    batch.column("category").to_pylist() if "category" in names else [ALL] * count
+                )
+                found += zip(
+                    batch.column("id").to_pylist(),
+                    categories,
+                    batch.column("input_ids").to_pylist(),
+                    batch.column("loss_mask").to_pylist(),
+                    strict=True,
+                )
+    return found
