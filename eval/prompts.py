@@ -12,7 +12,7 @@ import random
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -55,9 +55,20 @@ def digest_prompts(prompts: Sequence[Prompt]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+class HasCategory(Protocol):
+    """A prompt, or an answer to one."""
+
+    @property
+    def category(self) -> str:
+        """The kind of question."""
+
+
+Categorised = TypeVar("Categorised", bound=HasCategory)
+
+
 def pick_prompts(
-    prompts: Sequence[Prompt], limit: int, seed: int | None = None
-) -> tuple[Prompt, ...]:
+    prompts: Sequence[Categorised], limit: int, seed: int | None = None
+) -> tuple[Categorised, ...]:
     """The first `limit` prompts, taken round by round over the categories.
 
     Args:
@@ -65,7 +76,7 @@ def pick_prompts(
         limit: How many.
         seed: Shuffles first, the same way each time; None keeps the order of the file.
     """
-    by_category: dict[str, list[Prompt]] = {}
+    by_category: dict[str, list[Categorised]] = {}
     ordered = list(prompts)
     if seed is not None:
         random.Random(seed).shuffle(ordered)  # noqa: S311 - no secret is made

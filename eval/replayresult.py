@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from eval.counters import AcceptanceCounts
 from eval.errors import SpecError
@@ -128,6 +128,10 @@ class ReplayResult(Frozen):
     verifier_digest: str
     k: int
     dtype: str
+    confidence: float = 0.95
+    """Of the intervals."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Where it was computed, and from what: text by name."""
     num_sequences: int
     num_tokens: int
     num_answer_tokens: int

@@ -54,6 +54,11 @@ class Settings(BaseModel):
         return self.mlruns_dir / "bench"
 
     @property
+    def replay_dir(self) -> Path:
+        """Replays, one folder each, and in `states/` what verifiers said, to be used again."""
+        return self.mlruns_dir / "replay"
+
+    @property
     def is_embedded(self) -> bool:
         """Whether the store is the SQLite file in `mlruns_dir`."""
         return self.tracking_uri == f"sqlite:///{self.mlruns_dir / 'mlflow.db'}"

@@ -18,10 +18,10 @@ from eval.report import render_html
 from eval.result import BenchResult
 from eval.runner import RESULT_NAME, run_bench
 from eval.spec import BenchSpec, DrafterSpec, Prompt, Proposer, Sampling, ServerSpec
+from harness.commands.work import LOGGED, verifier_reference, work_folder
 from harness.config.bench import BenchConfig
 from harness.config.load import Frozen, dump_yaml, flatten
 from harness.drafter.checks import require_sound
-from harness.drafter.drafter import Drafter
 from harness.drafter.provenance import code_state
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import ConfigError, PrerequisiteError
@@ -36,7 +36,6 @@ from harness.tracking.store import Store
 DEFAULT_PROMPTS = Path("experiments/smollm2-135m/prompts/eval.jsonl")
 REPORT_NAME = "report.html"
 _TAG_FINGERPRINT = "bench.fingerprint"
-_LOGGED = "run_id.txt"
 
 
 class BenchRun(Frozen):
@@ -82,9 +81,9 @@ def bench_drafters(
         EvalError: The measurement failed; the run says why.
     """
     resolved, verifier, spec = _prepare(config, settings, store)
-    out_dir = _work_dir(settings.bench_dir, fingerprint_of(spec), is_reusing=is_reusing)
-    if (out_dir / _LOGGED).exists():
-        run_id = (out_dir / _LOGGED).read_text()
+    out_dir = work_folder(settings.bench_dir, fingerprint_of(spec), is_reusing=is_reusing)
+    if (out_dir / LOGGED).exists():
+        run_id = (out_dir / LOGGED).read_text()
         return BenchRun(
             run_id=run_id, out_dir=out_dir, result=BenchResult.load(out_dir / RESULT_NAME)
         )
@@ -103,7 +102,7 @@ def bench_drafters(
             _log_server_logs(run, out_dir)
         log_bench_result(run, store, result, _model_ids(resolved))
         _log_files(run, result, out_dir)
-    (out_dir / _LOGGED).write_text(run.run_id)
+    (out_dir / LOGGED).write_text(run.run_id)
     return BenchRun(run_id=run.run_id, out_dir=out_dir, result=result)
 
 
@@ -117,7 +116,7 @@ def _prepare(
             "say --drafter with a folder or run:<id>; or --also ngram, or --ceiling",
         )
     resolved = [resolve_drafter(reference, settings, store) for reference in config.drafters]
-    verifier = Verifier.load(_verifier_reference(config, resolved, store), settings)
+    verifier = Verifier.load(verifier_reference(config.verifier, resolved, store), settings)
     for drafter in resolved:
         require_sound(drafter.path, verifier, deep=True)
     drafters = tuple(
@@ -198,34 +197,6 @@ def _proposers(config: BenchConfig, verifier: Verifier, work_dir: Path) -> tuple
     if not (folder / "model.safetensors").exists():
         write_untrained_drafter(verifier.path, folder)
     return (*named, *config.proposers, *ceiling_proposers(folder, config.ceiling, is_cpu=is_cpu))
-
-
-def _verifier_reference(
-    config: BenchConfig, resolved: Sequence[ResolvedDrafter], store: Store
-) -> str:
-    if config.verifier:
-        return config.verifier
-    for drafter in resolved:
-        if drafter.run_id:
-            reference = store.get_run(drafter.run_id).tags.get(names.TAG_VERIFIER)
-            if reference:
-                return reference
-    named = {Drafter.load(drafter.path).verifier_name for drafter in resolved} - {None}
-    shown = f"; the drafter was trained for {', '.join(map(str, named))}" if named else ""
-    raise ConfigError(
-        f"expected a verifier, found none given and none recorded{shown}",
-        "say --verifier with a folder, package:<distribution> or hf:<org>/<repo>",
-    )
-
-
-def _work_dir(bench_dir: Path, fingerprint: str, *, is_reusing: bool) -> Path:
-    """The folder of the unfinished measurement of this kind, else of a new one."""
-    number = 1
-    while True:
-        folder = bench_dir / f"{fingerprint[:16]}-{number}"
-        if is_reusing or not (folder / _LOGGED).exists():
-            return folder
-        number += 1
 
 
 def _run_name(config: BenchConfig, verifier: Verifier) -> str:
