@@ -52,7 +52,7 @@ class Engine:
         self.lifecycle_s = 0.0
         """Seconds spent in starting, warming up and stopping servers."""
         self.last_used_s = 0.0
-        """Monotonic clock when the last answer had come."""
+        """Monotonic clock when it had last been asked something."""
         self._spec = spec
         self._out_dir = out_dir
         self._is_swapping = is_swapping
@@ -97,7 +97,6 @@ class Engine:
         others = ForeignLoad(server.pid)
         started = time.time()
         batch = self.ask(arm, prompts, key.concurrency)
-        self.last_used_s = time.monotonic()
         foreign_cpu_share = others.share()
         own = count_answers(batch.answers)
         deadline = time.monotonic() + _SETTLE_S
@@ -139,6 +138,8 @@ class Engine:
         except RequestError:
             server.require_alive(patience_s=DYING_S)
             raise
+        finally:
+            self.last_used_s = time.monotonic()
 
     def propose(self, k: int | None) -> None:
         """From now on proposes k tokens a step, at most what the server was started for.

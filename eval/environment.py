@@ -37,13 +37,24 @@ def describe_environment(server: ServerSpec) -> dict[str, str]:
     return {**facts, **({"gpus": ", ".join(gpus)} if gpus else {})}
 
 
-def idle_cpu_share(pid: int | None, seconds: float = 1.0) -> float:
-    """Share of this machine's CPU time that an engine takes while nothing is asked of it."""
+def idle_cpu_share(pid: int | None, last_used_s: float, seconds: float = 1.0) -> float:
+    """Share of this machine's CPU time that an engine takes while nothing is asked of it.
+
+    Args:
+        pid: The engine's supervisor.
+        last_used_s: Monotonic clock when it was last asked something.
+        seconds: How long to watch it.
+    """
     root = psutil.Process(pid)
-    time.sleep(SPIN_S)
+    rest_until(last_used_s + SPIN_S)
     before = _cpu_seconds(root)
     time.sleep(seconds)
     return (_cpu_seconds(root) - before) / seconds / len(os.sched_getaffinity(0))
+
+
+def rest_until(monotonic_s: float) -> None:
+    """Waits until a time of the monotonic clock; not at all when it has passed."""
+    time.sleep(max(monotonic_s - time.monotonic(), 0.0))
 
 
 class ForeignLoad:

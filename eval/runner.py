@@ -14,13 +14,14 @@ from eval.assembly import Measured, build_result, is_precise
 from eval.cells import Cell, CellKey, CellStore
 from eval.device import available_bytes, engine_bytes, resolve_server
 from eval.engine import Engine
-from eval.environment import SPIN_S, describe_environment, idle_cpu_share
+from eval.environment import SPIN_S, describe_environment, idle_cpu_share, rest_until
 from eval.files import write_atomic
 from eval.lossless import judge_divergences, require_equal_counts
 from eval.plan import BASELINE_ARM, Arm, Session, in_turns, split_blocks
 from eval.result import BASELINE, BenchResult
 from eval.sessions import build_sessions
 from eval.spec import BenchSpec, Frozen
+from eval.speedup import load_statistics
 
 ProgressFn = Callable[[str, int, int], None]
 """Told (what is being done, units done, units in all or 0 when unknown)."""
@@ -88,7 +89,7 @@ class _Bench:
                 self._run_bracketed(sessions, baseline)
             verdicts = judge_divergences(self._cells, baseline, self._spec)
         checks = self._check_swaps(sessions)
-        return build_result(
+        result = build_result(
             self._spec,
             Measured(
                 cells=tuple(self._cells),
@@ -106,6 +107,7 @@ class _Bench:
                 duration_s=time.monotonic() - started,
             ),
         )
+        return result.model_copy(update={"duration_s": time.monotonic() - started})
 
     def _run_interleaved(self, stack: ExitStack, session: Session, baseline: Engine) -> None:
         engine = self._open(stack, session)
@@ -167,6 +169,7 @@ class _Bench:
                 cell = self._store.get(key)
                 if cell is None:
                     asked = baseline if arm == BASELINE_ARM else engine
+                    asked.serve(arm)  # first: others come to rest while it starts
                     self._let_others_rest(asked)
                     cell = asked.measure(key, arm, blocks[block])
                     self._store.put(cell)
@@ -198,7 +201,7 @@ class _Bench:
         """Waits until the engine that was used before is idle, if another one is used now."""
         last, self._last_engine = self._last_engine, next_engine
         if last is not None and last is not next_engine and last.is_running:
-            time.sleep(max(last.last_used_s + SPIN_S - time.monotonic(), 0.0))
+            rest_until(last.last_used_s + SPIN_S)
 
     def _open(self, stack: ExitStack, session: Session | None) -> Engine:
         engine = Engine(
@@ -232,7 +235,9 @@ class _Bench:
         available = available_bytes()
         if server.device != "cpu" or available is None or available < 2 * engine_bytes(server):
             return _Pairing(order="bracketed")
-        cost = idle_cpu_share(baseline.serve(BASELINE_ARM).pid)
+        pid = baseline.serve(BASELINE_ARM).pid
+        load_statistics()  # now, since the engine must come to rest anyway
+        cost = idle_cpu_share(pid, baseline.last_used_s)
         is_cheap = cost < self._spec.max_idle_cost
         return _Pairing(order="interleaved" if is_cheap else "bracketed", idle_cost=cost)
 

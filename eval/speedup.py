@@ -59,10 +59,8 @@ class Bootstrap(Frozen):
             return Interval(value=value)
         if _is_exact(data, statistic, value):
             return Interval(value=value, low=value, high=value)
-        # Late: scipy.stats takes a second, which a bench that is refused need not wait for.
-        from scipy import stats  # noqa: PLC0415
-
-        found = stats.bootstrap(
+        statistics = load_statistics()
+        found = statistics.bootstrap(
             data,
             lambda *sample, axis: statistic(*(np.moveaxis(s, axis, -1) for s in sample)),
             paired=True,
@@ -73,6 +71,16 @@ class Bootstrap(Frozen):
             rng=np.random.default_rng(_SEED),
         ).confidence_interval
         return Interval(value=value, low=float(found.low), high=float(found.high))
+
+
+def load_statistics() -> Any:
+    """`scipy.stats`, whose import takes a second: to be called where there is time to wait for.
+
+    Late, since a bench that is refused need not wait for it at all.
+    """
+    from scipy import stats  # noqa: PLC0415
+
+    return stats
 
 
 def _is_exact(data: list[Array], statistic: Callable[..., Any], value: float) -> bool:
