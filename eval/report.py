@@ -1,18 +1,11 @@
 """A result as one HTML page for someone who has never seen this project: no script, no network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
-from eval.result import ALL, BenchResult, BenchRow, Interval
+from eval.page import ends, glossary, interval_text, page, table
+from eval.result import ALL, BenchResult, BenchRow
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ccc }
-td.n { text-align: right; font-variant-numeric: tabular-nums }
-.flag { background: #fff3cd; padding: .2rem .6rem; border-left: 4px solid #d39e00 }
-svg { width: 100%; height: auto } dt { font-weight: 600 } small { color: #555 }
-"""
 _GLOSSARY = {
     "drafter": "a small model that proposes several tokens; the large one, the verifier, accepts "
     "or rejects them, so the text stays the verifier's own",
@@ -39,16 +32,11 @@ def render_html(result: BenchResult) -> str:
         *(f"<p>{_explanation(row)}</p>" for row in result.pooled()),
         _category_table([row for row in result.results if row.category != ALL]),
         _ceiling_table(result),
-        "<h2>Words</h2><dl>",
-        *(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in _GLOSSARY.items()),
-        "</dl><h2>Conditions</h2>",
-        _table(("what", "value"), _conditions(result)),
+        glossary(_GLOSSARY),
+        "<h2>Conditions</h2>",
+        table(("what", "value"), _conditions(result)),
     ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(_headline(result))}</title><style>{_STYLE}</style></head>"
-        f"<body>{''.join(parts)}</body></html>\n"
-    )
+    return page(_headline(result), parts)
 
 
 def _headline(result: BenchResult) -> str:
@@ -69,8 +57,8 @@ def _main_table(result: BenchResult) -> str:
             row.drafter,
             row.k,
             row.concurrency,
-            _text(row.acceptance_length),
-            _text(row.decode_speedup),
+            interval_text(row.acceptance_length),
+            interval_text(row.decode_speedup),
             f"{row.baseline_tpot_ms.value:.1f} / {row.tpot_ms.value:.1f}",
             f"{row.lossless.num_equal} of {row.lossless.num_compared}" if row.lossless else "-",
         )
@@ -80,7 +68,7 @@ def _main_table(result: BenchResult) -> str:
         *("drafter", "K", "requests at once", "acceptance length", "decode speedup"),
         *("ms per token: alone / with drafter", "equal text"),
     )
-    return _table(columns, rows)
+    return table(columns, rows)
 
 
 def _category_table(rows: Sequence[BenchRow]) -> str:
@@ -89,10 +77,10 @@ def _category_table(rows: Sequence[BenchRow]) -> str:
     columns = ("drafter", "K", "requests at once", "kind of prompt", "prompts")
     body = [
         (row.drafter, row.k, row.concurrency, row.category, row.num_prompts,
-         _text(row.acceptance_length), _text(row.decode_speedup))
+         interval_text(row.acceptance_length), interval_text(row.decode_speedup))
         for row in rows
     ]  # fmt: skip
-    return "<h2>By kind of prompt</h2>" + _table(
+    return "<h2>By kind of prompt</h2>" + table(
         (*columns, "acceptance length", "decode speedup"), body
     )
 
@@ -113,7 +101,7 @@ def _ceiling_table(result: BenchResult) -> str:
          "measurement" if p.is_measured else "acceptance length over step cost")
         for p in result.ceilings
     ]  # fmt: skip
-    return "<h2>What a drafter of this size would bring</h2>" + _table(columns, body)
+    return "<h2>What a drafter of this size would bring</h2>" + table(columns, body)
 
 
 def _explanation(row: BenchRow) -> str:
@@ -127,8 +115,8 @@ def _explanation(row: BenchRow) -> str:
 
 def _chart(rows: Sequence[BenchRow]) -> str:
     """Speedups with their intervals on one axis; the line is the verifier alone."""
-    ends = [end for row in rows for end in _ends(row.decode_speedup)]
-    least, most = min([*ends, 1.0]) * 0.95, max([*ends, 1.0]) * 1.05
+    bounds = [end for row in rows for end in ends(row.decode_speedup)]
+    least, most = min([*bounds, 1.0]) * 0.95, max([*bounds, 1.0]) * 1.05
     height = 30 * len(rows) + 40
 
     def x(value: float) -> float:
@@ -138,7 +126,7 @@ def _chart(rows: Sequence[BenchRow]) -> str:
     marks.append(f'<text x="{x(1):.1f}" y="{height - 8}" text-anchor="middle">1.0</text>')
     for index, row in enumerate(rows):
         y = 25 + 30 * index
-        low, value, high = _ends(row.decode_speedup)
+        low, value, high = ends(row.decode_speedup)
         label = f"{row.drafter[-30:]} K={row.k} c={row.concurrency}"
         marks.append(f'<text x="290" y="{y + 5}" text-anchor="end">{escape(label)}</text>')
         marks.append(
@@ -164,28 +152,3 @@ def _conditions(result: BenchResult) -> list[tuple[object, ...]]:
         ),
     ]
     return [*facts, *result.environment.items()]
-
-
-def _table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cell(value: object) -> str:
-    kind = ' class="n"' if isinstance(value, int) else ""
-    return f"<td{kind}>{escape(str(value))}</td>"
-
-
-def _text(interval: Interval | None) -> str:
-    if interval is None:
-        return "-"
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:.2f}"
-    return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f})"
-
-
-def _ends(interval: Interval) -> tuple[float, float, float]:
-    value = interval.value
-    low = value if interval.low is None else interval.low
-    return low, value, value if interval.high is None else interval.high
