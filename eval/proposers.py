@@ -142,6 +142,9 @@ def _tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         return values * np.float32(0.02)
 
     ones = np.ones(hidden, dtype=np.float32)
+    # vLLM has no place for a table where the draft vocabulary is the verifier's.
+    offsets = np.zeros(draft, dtype=np.int64)
+    tables = {"d2t": offsets, "t2d": np.arange(vocab) < draft} if draft < vocab else {}
     return {
         "fc.weight": random(hidden, 3 * hidden),
         "layers.0.hidden_norm.weight": ones,
@@ -156,8 +159,7 @@ def _tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         "layers.0.mlp.down_proj.weight": random(hidden, inner),
         "norm.weight": ones,
         "lm_head.weight": random(draft, hidden),
-        "d2t": np.zeros(draft, dtype=np.int64),
-        "t2d": np.arange(vocab) < draft,
+        **tables,
     }
 
 

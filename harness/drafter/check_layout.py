@@ -47,6 +47,8 @@ def check_layout(drafter: Drafter) -> list[Finding]:
     if drafter.is_quantised:
         return _check_quantised(drafter, layout, stored)
     findings = [_missing(drafter, name) for name in layout.required if name not in stored]
+    if drafter.format != "mla" and drafter.num_heads % drafter.num_kv_heads:
+        findings.append(_undivided(drafter))
     known = layout.required | layout.optional
     for name, header in stored.items():
         if name in known:
@@ -125,6 +127,14 @@ def _misshapen(drafter: Drafter, name: str, expected: Shape, header: TensorHeade
                 "intermediate values and accept almost nothing."
             )
     return _error(rule, name, _text(expected), _text(header.shape), consequence, fix)
+
+
+def _undivided(drafter: Drafter) -> Finding:
+    return _error(
+        "shape", "num_key_value_heads", f"a divisor of num_attention_heads {drafter.num_heads}",
+        str(drafter.num_kv_heads), "vLLM refuses the drafter, after the verifier has loaded.",
+        "correct num_attention_heads or num_key_value_heads in config.json",
+    )  # fmt: skip
 
 
 def _default_head_dim(drafter: Drafter) -> str:

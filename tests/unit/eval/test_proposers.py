@@ -25,17 +25,24 @@ def write_verifier(folder: Path, config: dict[str, object]) -> Path:
 def test_an_untrained_drafter_has_the_verifiers_width_and_a_consistent_layout(
     tmp_path: Path,
 ) -> None:
-    verifier = write_verifier(tmp_path / "v", VERIFIER)
+    verifier = write_verifier(tmp_path / "v", VERIFIER | {"vocab_size": 9000})
     folder = write_untrained_drafter(verifier, tmp_path / "d")
     config = json.loads((folder / "config.json").read_text())
     slots = read_slots(folder)
     assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
     assert slots["fc.weight"].shape == (128, 384)
     assert slots["layers.0.self_attn.q_proj.weight"].shape == (128, 256)
-    assert slots["lm_head.weight"].shape == (500, 128)
+    assert slots["lm_head.weight"].shape == (8192, 128)
     assert slots["d2t"].dtype == "I64"
-    assert slots["t2d"].shape == (500,)
+    assert slots["t2d"].shape == (9000,)
     assert max(slot.end for slot in slots.values()) == (folder / "model.safetensors").stat().st_size
+
+
+def test_a_small_vocabulary_is_drafted_whole_and_without_tables(tmp_path: Path) -> None:
+    verifier = write_verifier(tmp_path / "v", VERIFIER)
+    slots = read_slots(write_untrained_drafter(verifier, tmp_path / "d"))
+    assert slots["lm_head.weight"].shape == (500, 128)
+    assert not slots.keys() & {"d2t", "t2d"}
 
 
 def test_a_multimodal_verifiers_text_model_is_used(tmp_path: Path) -> None:
