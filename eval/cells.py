@@ -90,3 +90,25 @@ def fingerprint_of(spec: BenchSpec) -> str:
     """Digest of all that decides what a cell holds; what only decides its analysis is left out."""
     document = spec.model_dump(mode="json", exclude=_ANALYSIS_ONLY)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def read_cells(out_dir: Path) -> list[Cell]:
+    """All finished cells of a measurement's folder.
+
+    Raises:
+        SpecError: There are none, or one is damaged.
+    """
+    cells = []
+    for path in sorted((out_dir / "cells").glob("*.json")):
+        try:
+            cells.append(Cell.model_validate_json(path.read_bytes()))
+        except ValidationError as error:
+            raise SpecError(
+                f"{path} is no cell of a measurement: {error}", "delete it and measure again"
+            ) from error
+    if not cells:
+        raise SpecError(
+            f"expected the answers of a measurement in {out_dir / 'cells'}, found none",
+            "measure again",
+        )
+    return cells

