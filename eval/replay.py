@@ -181,15 +181,17 @@ def _build_row(
     everywhere = [_cut(prompt.everywhere, k) for prompt in prompts]
     whole = _sum_counts(everywhere)
     ceiling = sum_walks([prompt.ceiling for prompt in prompts])
-    drafts = [walk.acceptance.num_drafts for walk in walks]
+    drafted = [walk for walk in walks if walk.acceptance.num_drafts]
     return ReplayRow(
         k=k,
         category=category,
         num_prompts=len(prompts),
         acceptance=counts,
         acceptance_length=_length([walk.acceptance for walk in walks], bootstrap),
-        acceptance_length_emitted=(
-            bootstrap.ratio([walk.num_emitted for walk in walks], drafts) if sum(drafts) else None
+        acceptance_length_emitted=_ratio(
+            [walk.num_emitted for walk in drafted],
+            [walk.acceptance.num_drafts for walk in drafted],
+            bootstrap,
         ),
         acceptance_rate_at=counts.acceptance_rate_at if counts.num_drafts else (),
         everywhere=whole,
@@ -201,11 +203,16 @@ def _build_row(
 
 def _length(counts: Sequence[AcceptanceCounts], bootstrap: Bootstrap) -> Interval | None:
     drafted = [one for one in counts if one.num_drafts]
-    if not drafted:
-        return None
-    return bootstrap.ratio(
-        [one.num_drafts + one.num_accepted for one in drafted], [one.num_drafts for one in drafted]
+    return _ratio(
+        [one.num_drafts + one.num_accepted for one in drafted],
+        [one.num_drafts for one in drafted],
+        bootstrap,
     )
+
+
+def _ratio(tops: Sequence[int], drafts: Sequence[int], bootstrap: Bootstrap) -> Interval | None:
+    """Pooled, over prompts that drafted: a resample of others alone would have no ratio."""
+    return bootstrap.ratio(tops, drafts) if drafts else None
 
 
 def _cut(counts: AcceptanceCounts, k: int) -> AcceptanceCounts:

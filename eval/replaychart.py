@@ -9,7 +9,7 @@ from html import escape
 from typing import NamedTuple
 
 from eval.page import ends
-from eval.replayresult import DrafterReplay, PositionRow
+from eval.replayresult import PositionRow, ReplayRow
 from eval.result import ALL, Interval
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -26,12 +26,16 @@ class Bar(NamedTuple):
     note: str
 
 
-def length_chart(drafters: Sequence[DrafterReplay]) -> str:
-    """Acceptance length of the walk for each K, with intervals; every drafter a line."""
+def length_chart(drafters: Sequence[tuple[str, Sequence[ReplayRow]]]) -> str:
+    """Acceptance length of the walk for each K, with intervals; every drafter a line.
+
+    Args:
+        drafters: Names as they are shown, and their rows.
+    """
     rows = [
         (index, row.k, row.acceptance_length)
-        for index, drafter in enumerate(drafters)
-        for row in drafter.rows
+        for index, (_, found) in enumerate(drafters)
+        for row in found
         if row.category == ALL and row.acceptance_length
     ]
     if not rows:
@@ -40,12 +44,11 @@ def length_chart(drafters: Sequence[DrafterReplay]) -> str:
     most_k = max(k for _, k, _ in rows)
     frame = _Frame(top, most_k, len(drafters))
     marks = [frame.axes()]
-    for index, drafter in enumerate(drafters):
+    for index, (name, _) in enumerate(drafters):
         own = [(k, length) for i, k, length in rows if i == index]
         marks.append(frame.line(index, own))
         y = _TOP + 12 + 22 * index
-        label = f"...{drafter.drafter[-_LABEL_CHARACTERS:]}"
-        label = drafter.drafter if len(drafter.drafter) <= _LABEL_CHARACTERS else label
+        label = name if len(name) <= _LABEL_CHARACTERS else f"...{name[-_LABEL_CHARACTERS:]}"
         marks.append(_marker(index, _RIGHT + 25, y))
         marks.append(f'<text x="{_RIGHT + 40}" y="{y + 4}">{escape(label)}</text>')
     height = _TOP + max(_INNER, 22 * len(drafters)) + _BOTTOM

@@ -39,20 +39,31 @@ _WORDS = {
 
 def render_replay(result: ReplayResult) -> str:
     """The page, complete in itself."""
+    names = shown_names(result)
     parts = [
         f"<h1>{escape(_headline(result))}</h1>",
         f"<p>{escape(_summary(result))}</p>",
         _main_table(result),
         f"<p>{escape(_explanation(result))}</p>",
         "<h2>How it grows with K</h2>",
-        length_chart(result.drafters),
+        length_chart([(names[drafter.drafter], drafter.rows) for drafter in result.drafters]),
         _category_table(result),
-        *(_breakdown(drafter, result.k) for drafter in result.drafters),
+        *(_breakdown(names[one.drafter], one, result.k) for one in result.drafters),
         glossary(_WORDS),
         "<h2>Conditions</h2>",
         table(("what", "value"), _conditions(result)),
     ]
     return page(_headline(result), parts, _STYLE)
+
+
+def shown_names(result: ReplayResult) -> dict[str, str]:
+    """Drafters' names as they are shown: of a folder its last part, where that tells it apart."""
+    full = [drafter.drafter for drafter in result.drafters]
+    short = [name.rstrip("/").rpartition("/")[2] if ":" not in name else name for name in full]
+    return {
+        name: brief if short.count(brief) == 1 else name
+        for name, brief in zip(full, short, strict=True)
+    }
 
 
 def best_of(result: ReplayResult) -> DrafterReplay:
@@ -66,10 +77,10 @@ def _value(row: ReplayRow) -> float:
 
 def _headline(result: ReplayResult) -> str:
     best = best_of(result)
-    row = best.pooled()
+    name, row = shown_names(result)[best.drafter], best.pooled()
     if row.acceptance_length is None:
-        return f"{best.drafter}, K = {row.k}: nothing was drafted, the answers are too short"
-    first = f"{best.drafter}, K = {row.k}: {row.acceptance_length.value:.2f} tokens per step"
+        return f"{name}, K = {row.k}: nothing was drafted, the answers are too short"
+    first = f"{name}, K = {row.k}: {row.acceptance_length.value:.2f} tokens per step"
     others = len(result.drafters) - 1
     return f"{first}, the best of {others + 1} drafters" if others else first
 
@@ -100,13 +111,14 @@ def _explanation(result: ReplayResult) -> str:
 
 
 def _main_table(result: ReplayResult) -> str:
+    names = shown_names(result)
     columns = (
         *("drafter", "K", "acceptance length (walk)", "emitted", "all positions"),
         *("accepted at position 1 to K", "ceiling of the vocabulary"),
     )
     rows = [
         (
-            drafter.drafter,
+            names[drafter.drafter],
             row.k,
             interval_text(row.acceptance_length),
             interval_text(row.acceptance_length_emitted),
@@ -122,9 +134,10 @@ def _main_table(result: ReplayResult) -> str:
 
 
 def _category_table(result: ReplayResult) -> str:
+    names = shown_names(result)
     rows = [
         (
-            drafter.drafter,
+            names[drafter.drafter],
             row.category,
             row.num_prompts,
             interval_text(row.acceptance_length),
@@ -140,7 +153,7 @@ def _category_table(result: ReplayResult) -> str:
     return f"<h2>By kind of prompt, K = {result.k}</h2>" + table(columns, rows)
 
 
-def _breakdown(drafter: DrafterReplay, k: int) -> str:
+def _breakdown(name: str, drafter: DrafterReplay, k: int) -> str:
     """Where one drafter is right and where not."""
     lengths = [row.length for row in (*drafter.by_position, *drafter.by_token)]
     if not lengths:
@@ -150,9 +163,9 @@ def _breakdown(drafter: DrafterReplay, k: int) -> str:
     said = "" if ceiling is None else f" With these gaps no drafter could pass {ceiling:.2f}."
     return "".join(
         (
-            f"<h2>{escape(drafter.drafter)}: where it is right</h2>",
+            f"<h2>{escape(name)}: where it is right</h2>",
             "<p>Tokens per step by the place in the answer where the step begins, counted in "
-            "tokens; all positions.</p>",
+            "tokens; all positions. A bar of no length is 1.0: nothing accepted.</p>",
             bar_chart(position_bars(drafter.by_position), 1.0, most, "by place in the answer"),
             f"<p>By whether the next token is one that this drafter can propose at all.{said}</p>",
             bar_chart(position_bars(drafter.by_token), 1.0, most, "by kind of token"),
@@ -203,6 +216,7 @@ def _conditions(result: ReplayResult) -> list[tuple[object, ...]]:
         ("its digest", result.verifier_digest),
         ("sequences, tokens, answer tokens",
          f"{result.num_sequences}, {result.num_tokens}, {result.num_answer_tokens}"),
+        ("K", result.k),
         ("arithmetic", result.dtype),
         ("the verifier's answers and hidden states", states),
         *((f"replay of {d.drafter}", f"{d.replay_s:.2f} s") for d in result.drafters),

@@ -136,7 +136,7 @@ def _replay(plan: ReplayPlan, settings: Settings, progress: ProgressFn) -> Repla
         k=plan.config.k,
         dtype=arithmetic.name,
         confidence=plan.config.confidence,
-        environment={**describe_machine(), "device": arithmetic.device},
+        environment={**_conditions(plan), "device": arithmetic.device, **describe_machine()},
         num_sequences=len(first.rows),
         num_tokens=sum(len(row.token_ids) - row.num_beyond for row in first.rows),
         num_answer_tokens=sum(end - begin for row in first.rows for begin, end in row.spans),
@@ -232,6 +232,11 @@ def _require_vocab(plan: ReplayPlan, rows: Sequence[Row]) -> None:
             f"{plan.verifier.reference}, found {largest}",
             "prepare the corpus with this verifier's tokenizer",
         )
+
+
+def _conditions(plan: ReplayPlan) -> dict[str, str]:
+    """What was asked, where it is not what a corpus holds."""
+    return {} if plan.corpus else {"answer tokens at most": str(plan.config.max_tokens)}
 
 
 def _choose_arithmetic(plan: ReplayPlan) -> Arithmetic:
