@@ -102,7 +102,12 @@ def write_tiny_corpus(
             states_dir / f"hs_{number}.safetensors",
         )
     mask = [0] * PROMPT_TOKENS + [1] * ANSWER_TOKENS
-    columns = {"input_ids": rows, "loss_mask": [mask] * NUM_ROWS, "seq_len": [len(mask)] * NUM_ROWS}
+    columns = {
+        "id": [f"row {number}" for number in range(NUM_ROWS)],
+        "input_ids": rows,
+        "loss_mask": [mask] * NUM_ROWS,
+        "seq_len": [len(mask)] * NUM_ROWS,
+    }
     dataset = Dataset.from_dict(columns)
     dataset.set_format(type="torch")
     dataset.save_to_disk(tokens_dir)
