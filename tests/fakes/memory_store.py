@@ -172,7 +172,7 @@ class MemoryStore:
 
     def write_file(self, run_id: str, path: Path, folder: str) -> None:
         name = f"{folder}/{path.name}" if folder else path.name
-        self.artifacts[run_id, name] = path.read_text()
+        self.artifacts[run_id, name] = path.read_text(errors="replace")
 
     def write_dataset(self, run_id: str, dataset: Dataset, profile: str) -> None:
         self._update(run_id, datasets=(*self.runs[run_id].datasets, dataset))
