@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -164,8 +164,8 @@ def write_words(folder: Path) -> None:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token="t0",
-        bos_token="t1",
-        eos_token="t2",
+        bos_token=AddedToken("t1", single_word=True),  # else t13 would be t1 and 3
+        eos_token=AddedToken("t2", single_word=True),
         chat_template="{% for message in messages %}{{ message['content'] }} {% endfor %}",
     ).save_pretrained(folder)
 
