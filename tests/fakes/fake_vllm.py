@@ -171,9 +171,8 @@ class FakeVllm:
         handler.send_header("Connection", "close")
         handler.end_headers()
         steps = self._steps(body)
-        self._event(
-            handler, {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
-        )
+        start = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+        self._event(handler, {"choices": [start], "prompt_token_ids": list(range(1, 8))})
         token, began = self.first_token_id, time.monotonic()
         for index, count in enumerate(steps):
             due = began + self.prefill_s + index * self.step_s

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.command_line import environment_of
 
 from eval.errors import ServerStartError
 from eval.result import BenchResult
@@ -15,6 +16,7 @@ from harness.config.bench import BenchConfig
 from harness.errors import CheckError, ConfigError, PrerequisiteError
 from harness.settings import Settings, load_settings
 from harness.tracking import names
+from harness.tracking.measurements import read_bench_result
 from harness.tracking.store import Store
 
 ROOT = Path(__file__).parents[4]
@@ -148,6 +150,64 @@ def test_an_unsound_drafter_is_refused_before_a_server_is_started(
         bench_drafters(
             make_config(tmp_path, drafters=(str(broken),)), bench_settings, store, silent
         )
+    assert not list(tmp_path.glob("worker-*"))
+
+
+def test_counts_that_a_replay_does_not_repeat_end_with_exit_code_4_and_are_told(
+    bench_settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    """The fake engine accepts by a pattern, whatever the drafter would propose."""
+    config = make_config(tmp_path)
+    path = tmp_path / "bench.yaml"
+    path.write_text(json.dumps(config.model_dump(mode="json")))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "bench", str(path), "--parity"],
+        capture_output=True,
+        text=True,
+        cwd=bench_settings.root_dir,
+        env=environment_of(bench_settings.root_dir),
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "0 of 8 requests equal" in done.stdout
+    assert "all must be equal" in done.stdout
+    (run,) = store.find_runs(kind=names.KIND_BENCH)
+    assert run.tags[names.TAG_PARITY] == "failed"
+    assert run.metrics[names.METRIC_PARITY_NUM_EQUAL] == 0
+    assert run.metrics[names.METRIC_PARITY_NUM_REQUESTS] == 8
+    page = store.read_text(run.run_id, "bench/report.html")
+    assert "The same answers computed without a server" in page
+
+
+def test_parity_is_added_to_a_measurement_that_is_reused(
+    bench_settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path)
+    first = bench_drafters(config, bench_settings, store, silent)
+    assert first.result.parity is None
+    wanted = config.model_copy(update={"is_checking_parity": True})
+    again = bench_drafters(wanted, bench_settings, store, silent, is_reusing=True)
+    assert again.run_id == first.run_id
+    assert again.result.parity.num_requests == 8
+    assert read_bench_result(store, again.run_id) == again.result
+    document = again.result.model_copy(update={"parity": None})
+    assert document == first.result
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"temperature": 0.7}, "expected greedy answers, found temperature 0.7"),
+        ({"drafters": (), "also": ("ngram",)}, "expected a drafter to replay"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_before_it_is_measured(
+    bench_settings: Settings, store: Store, tmp_path: Path, changes: dict[str, object], text: str
+) -> None:
+    config = make_config(tmp_path, is_checking_parity=True, **changes)
+    with pytest.raises(ConfigError, match=text):
+        bench_drafters(config, bench_settings, store, silent)
+    assert store.find_runs(kind=names.KIND_BENCH) == ()
     assert not list(tmp_path.glob("worker-*"))
 
 
