@@ -22,6 +22,7 @@ from harness.commands.benchparity import add_parity, require_replayable
 from harness.commands.work import LOGGED, verifier_reference, work_folder
 from harness.config.bench import BenchConfig
 from harness.config.load import Frozen, dump_yaml, flatten
+from harness.config.problems import explain
 from harness.drafter.checks import require_sound
 from harness.drafter.provenance import code_state
 from harness.drafter.verifier import Verifier, verifier_digest
@@ -170,7 +171,7 @@ def _build_spec(
             **{name: getattr(config, name) for name in _COPIED},
         )
     except ValidationError as error:
-        problems = "; ".join(problem["msg"] for problem in error.errors())
+        problems = "; ".join(line for _, line in explain(error, BenchSpec))
         raise ConfigError(f"this cannot be measured: {problems}") from error
 
 

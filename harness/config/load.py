@@ -1,13 +1,14 @@
 """YAML and `--set key=value` to one frozen model. Precedence: defaults < YAML < --set."""
 
-import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.config.problems import explain
 from harness.errors import ConfigError
 
 
@@ -37,13 +38,15 @@ def load_config(
     document = read_yaml(path) if path else {}
     for override in overrides:
         _apply_override(document, override)
+    origins = {re.split("[.=]", override)[0]: "--set" for override in overrides}
     for key, value in values.items():
         if value is not None:
             document[key] = value
+            origins[key] = "the flags"
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(_explain(error, model, path), _hint(path)) from error
+        raise _explain(error, model, path, origins) from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -96,31 +99,15 @@ def _apply_override(document: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {key}: not a YAML value: {text!r}") from error
 
 
-def _explain(error: ValidationError, model: type[BaseModel], path: Path | None) -> str:
-    where = str(path) if path else "the command line"
-    lines = [f"{error.error_count()} problem(s) in the configuration from {where}:"]
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            near = _nearest(model, problem["loc"])
-            lines.append(f"  {key}: unknown key{f'; did you mean {near}?' if near else ''}")
-        elif problem["type"] == "missing":
-            lines.append(f"  {key}: required, but not given")
-        else:
-            lines.append(f"  {key or 'config'}: {problem['msg']}, found {problem['input']!r}")
-    return "\n".join(lines)
-
-
-def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
-    for part in location[:-1]:
-        field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return None
-        model = inner
-    close = difflib.get_close_matches(str(location[-1]), model.model_fields, n=1, cutoff=0.5)
-    return close[0] if close else None
-
-
-def _hint(path: Path | None) -> str:
-    return f"correct {path}, or override a key with --set" if path else "correct the flags"
+def _explain(
+    error: ValidationError, model: type[BaseModel], path: Path | None, origins: Mapping[str, str]
+) -> ConfigError:
+    """Says what is wrong, and blames the file or the part of the command line that said it."""
+    default = str(path) if path else "the command line"
+    problems = explain(error, model)
+    places = list(dict.fromkeys(origins.get(key, default) for key, _ in problems))
+    head = f"{len(problems)} problem(s) in the configuration from {' and '.join(places)}:"
+    hint = f"correct {' and '.join(places)}"
+    if path and str(path) in places:
+        hint += ", or override a key with --set"
+    return ConfigError("\n".join([head, *(f"  {line}" for _, line in problems)]), hint)

@@ -11,12 +11,12 @@ import psutil
 
 from harness.config.load import Frozen
 from harness.drafter.provenance import hardware
-from harness.errors import HarnessError
+from harness.errors import ConfigError, HarnessError
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.decisions import DecisionLog
 from harness.tracking.embedded import database_path, recorded_root
-from harness.tracking.store import Store
+from harness.tracking.store import Store, require_address
 
 State = Literal["ok", "warning", "failed"]
 
@@ -79,6 +79,10 @@ def _places(settings: Settings) -> list[tuple[str, Path]]:
 def _check_database(settings: Settings) -> Check:
     name = "store"
     if not settings.is_embedded:
+        try:
+            require_address(settings.tracking_uri)
+        except ConfigError as error:
+            return Check(name=name, state="failed", found=error.message, fix=error.hint)
         return Check(name=name, state="ok", found=settings.tracking_uri)
     mlruns = settings.mlruns_dir
     database = database_path(mlruns)

@@ -6,8 +6,10 @@ Importing this module is cheap; MLflow itself (2-5 s) is imported when a store i
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from harness.digests import FolderDigest
+from harness.errors import ConfigError
 from harness.settings import Settings, quiet_libraries
 from harness.tracking.records import Checkpoint, ModelVersion, RunStatus, RunSummary
 from harness.tracking.run import Run
@@ -111,12 +113,32 @@ class Store(Protocol):
         """A folder with the uploaded files of a checkpoint; None when they were not uploaded."""
 
 
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_SERVERS = ("http", "https")
+
+
+def require_address(uri: str) -> None:
+    """Raises ConfigError unless a store can be at this tracking URI."""
+    parts = urlsplit(uri)
+    scheme = parts.scheme.partition("+")[0]
+    is_server = scheme in _SERVERS and parts.hostname
+    is_database = scheme in _DATABASES and (parts.netloc or parts.path.strip("/"))
+    if not uri.startswith("databricks") and not is_server and not is_database:
+        raise ConfigError(
+            f"expected the address of an MLflow server or database, found {uri!r}",
+            "unset MLFLOW_TRACKING_URI to use the embedded store, or give http://<host>:<port> or "
+            "sqlite:///<path>",
+        )
+
+
 def open_store(settings: Settings) -> Store:
     """Opens the project's store; the embedded one is created and migrated when it is missing.
 
     Raises:
+        ConfigError: Its address is none.
         TrackingError: The store was moved, has an old schema, or does not answer.
     """
+    require_address(settings.tracking_uri)
     quiet_libraries()
     from harness.tracking.backend.store import MlflowStore  # noqa: PLC0415 - MLflow costs seconds
 

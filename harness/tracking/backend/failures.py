@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from harness.errors import TrackingError
+from harness.errors import PrerequisiteError, TrackingError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,6 +38,12 @@ def translated(function: Callable[P, T]) -> Callable[P, T]:
                 time.sleep(pause)
             except SQLAlchemyError as error:  # while connecting; MLflow wraps the later ones
                 raise _unreadable(error) from error
+            except ModuleNotFoundError as error:  # of the database that the address names
+                raise PrerequisiteError(
+                    f"the MLflow store's address needs the module {error.name}, which is not "
+                    "installed",
+                    f"pip install {error.name}, or unset MLFLOW_TRACKING_URI",
+                ) from error
             except PermissionError as error:
                 raise TrackingError(
                     f"the MLflow store refused: {error}", "check the owner and mode of its folder"

@@ -1,8 +1,10 @@
 """YAML and --set to one validated model."""
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import Field
 
 from harness.config.load import Frozen, dump_yaml, flatten, load_config
 from harness.errors import ConfigError
@@ -15,6 +17,8 @@ class Optimizer(Frozen):
 class Example(Frozen):
     verifier: str
     epochs: int = 3
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(3,), min_length=1)
+    kind: Literal["a", "b"] = "a"
     optimizer: Optimizer = Optimizer()
 
 
@@ -66,6 +70,40 @@ def test_bad_yaml_is_explained(tmp_path: Path, text: str, message: str) -> None:
 def test_bad_overrides_are_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(ConfigError, match=r"--set"):
         load_config(Example, write(tmp_path, "verifier: a\n"), [override])
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("optimizer.lr=abc", "optimizer.lr: expected a number, found 'abc'"),
+        ("epochs=2.5", "epochs: expected a whole number, found 2.5"),
+        ("k=3", "k: expected a list, found 3"),
+        ("k=[0]", "k.0: expected at least 1, found 0"),
+        ("k=[]", "k: expected 1 or more of them, found []"),
+        ("kind=c", "kind: expected a or b, found 'c'"),
+        ("optimizer=3", "optimizer: expected a mapping of keys, found 3"),
+        ("verifier=3", "verifier: expected text, found 3"),
+    ],
+)
+def test_a_value_of_another_kind_is_told_in_one_line(
+    tmp_path: Path, override: str, line: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(Example, write(tmp_path, "verifier: a\n"), [override])
+    head = "1 problem(s) in the configuration from --set:"
+    assert raised.value.message.splitlines() == [head, f"  {line}"]
+    assert raised.value.hint == "correct --set"
+
+
+def test_a_flag_is_blamed_and_not_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "verifier: a\nepochs: many\n")
+    with pytest.raises(ConfigError) as raised:
+        load_config(Example, path, k=(0,))
+    assert "2 problem(s) in the configuration from" in raised.value.message
+    assert f"{path} and the flags" in raised.value.message
+    with pytest.raises(ConfigError) as raised:
+        load_config(Example, write(tmp_path, "verifier: a\n"), k=(0,))
+    assert str(path) not in f"{raised.value.message} {raised.value.hint}"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
