@@ -16,7 +16,7 @@ from eval.replaypage import render_replay
 from eval.replayresult import DrafterReplay, GreedyCheck, ReplayResult
 from eval.sequences import Row
 from eval.speedup import Bootstrap
-from eval.tokentext import load_pieces
+from eval.tokentext import Pieces, load_pieces
 from eval.transcripts import read_rows as read_transcripts
 from eval.transcripts import record_prompts
 from eval.verifier import VerifierParts
@@ -105,6 +105,7 @@ def _replay(plan: ReplayPlan, settings: Settings, progress: ProgressFn) -> Repla
     load_s = time.monotonic() - began
     answers: dict[tuple[int, ...], Answers] = {}
     greedy = GreedyCheck(num_checked=0, num_equal=0)
+    pieces = load_pieces(plan.verifier.path)
     drafters = []
     for one in plan.drafters:
         layer_ids = one.facts.aux_layer_ids
@@ -125,7 +126,8 @@ def _replay(plan: ReplayPlan, settings: Settings, progress: ProgressFn) -> Repla
             device=arithmetic.device,
         )
         load_s += time.monotonic() - began
-        drafters.append(_replay_one(plan, one, model, answers[layer_ids].rows, progress))
+        rows = answers[layer_ids].rows
+        drafters.append(_replay_one(plan, one, model, rows, pieces=pieces, progress=progress))
     first = answers[plan.drafters[0].facts.aux_layer_ids]
     seconds = [found.states_s for found in answers.values() if found.states_s is not None]
     return ReplayResult(
@@ -149,7 +151,13 @@ def _replay(plan: ReplayPlan, settings: Settings, progress: ProgressFn) -> Repla
 
 
 def _replay_one(
-    plan: ReplayPlan, one: Contestant, model: DraftModel, rows: Sequence[Row], progress: ProgressFn
+    plan: ReplayPlan,
+    one: Contestant,
+    model: DraftModel,
+    rows: Sequence[Row],
+    *,
+    pieces: Pieces | None,
+    progress: ProgressFn,
 ) -> DrafterReplay:
     config, name = plan.config, one.resolved.reference
     return replay_drafter(
@@ -159,7 +167,7 @@ def _replay_one(
         Bootstrap(confidence=config.confidence, num_resamples=config.num_resamples),
         name=name,
         digest=one.digest,
-        pieces=load_pieces(plan.verifier.path),
+        pieces=pieces,
         budget_tokens=config.budget_tokens,
         progress=lambda done, total: progress(f"replaying {name}", done, total),
     )
