@@ -15,7 +15,7 @@ from eval.result import ALL, Interval
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKERS = ("circle", "square", "triangle", "diamond")
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM, _INNER = 900, 60, 620, 20, 45, 280
-_LABEL_CHARACTERS = 30
+_LABEL_CHARACTERS = 26
 
 
 class Bar(NamedTuple):
@@ -81,7 +81,7 @@ def bar_chart(bars: Sequence[Bar], least: float, most: float, label: str) -> str
 def position_bars(rows: Sequence[PositionRow]) -> list[Bar]:
     """One bar a group: its length in tokens per step."""
     return [
-        Bar(row.label, row.length, f"{row.length:.2f}, of {row.share:.0%} of the positions")
+        Bar(row.label, row.length, f"{row.length:.2f} ({row.share:.0%} of the positions)")
         for row in rows
     ]
 

@@ -77,6 +77,8 @@ def test_unknown_tokens_past_the_end_are_said_to_be_unknown() -> None:
 def test_folders_are_shown_by_their_last_part_unless_two_share_it() -> None:
     assert shown_names(RESULT) == {"/somewhere/bad": "bad", "run:good": "run:good"}
     twin = BAD.model_copy(update={"drafter": "/elsewhere/bad"})
+    run = BAD.model_copy(update={"drafter": f"run:{'0123456789abcdef' * 2}@3"})
+    assert shown_names(replay_result(run)) == {run.drafter: "run:01234567@3"}
     names = shown_names(replay_result(BAD, twin))
     assert names == {"/somewhere/bad": "/somewhere/bad", "/elsewhere/bad": "/elsewhere/bad"}
 
