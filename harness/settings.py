@@ -59,6 +59,11 @@ class Settings(BaseModel):
         return self.mlruns_dir / "replay"
 
     @property
+    def sweeps_dir(self) -> Path:
+        """Sweeps: study, trials' logs and events, one folder per name."""
+        return self.mlruns_dir / "sweeps"
+
+    @property
     def is_embedded(self) -> bool:
         """Whether the store is the SQLite file in `mlruns_dir`."""
         return self.tracking_uri == f"sqlite:///{self.mlruns_dir / 'mlflow.db'}"
@@ -85,6 +90,15 @@ def share_cores() -> None:
     """Lets torch's threads wait by sleeping; to be called before torch is imported."""
     for name, value in SHARED_CORES.items():
         os.environ.setdefault(name, value)
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(part.strip() for part in named.split(",") if part.strip() not in {"", "-1"})
+    folder = Path("/proc/driver/nvidia/gpus")
+    return tuple(str(i) for i in range(len(list(folder.iterdir())))) if folder.is_dir() else ()
 
 
 def child_environment(**changes: str) -> dict[str, str]:

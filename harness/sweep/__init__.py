@@ -1,0 +1,1 @@
+"""Searches for drafters: points, trials as processes, pruning, survivors in vLLM. Optuna's door."""

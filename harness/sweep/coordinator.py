@@ -1,0 +1,205 @@
+"""The one process that owns a sweep: hands out points, listens to trials, gives up, tries again.
+
+Every step is written to the study before the next one is taken, and each can be taken twice, so
+that a coordinator that was killed anywhere leaves trials that `recovery` can go on with. A trial is
+told to Optuna once: what is told already is never told again.
+"""
+
+from harness.sweep.endings import Endings
+from harness.sweep.leases import Heartbeat
+from harness.sweep.ledger import Ledger
+from harness.sweep.ports import STOP_PATIENCE_S, Pause, Place, Ports, Running
+from harness.sweep.records import (
+    Epoch,
+    Event,
+    Failed,
+    Reason,
+    RunOpened,
+    Stopped,
+    Trained,
+    Trial,
+    TrialSpec,
+    events_path,
+    read_events,
+)
+from harness.sweep.recovery import recover
+from harness.sweep.study import SweepStudy
+from harness.sweep.verdicts import count_failures, has_next
+from harness.tracking.owner import current_owner
+
+_POLL_S = 0.2
+_LOOK_S = 1.0
+"""Between looks of the ledger and the screen at trials of which nothing was heard."""
+
+
+class Coordinator:
+    """Runs the search of one sweep; `search` may be called again after a pause.
+
+    Args:
+        study: The study.
+        ledger: MLflow's side, its run open.
+        place: Where the sweep lives and runs.
+        ports: The world.
+    """
+
+    def __init__(self, study: SweepStudy, ledger: Ledger, place: Place, ports: Ports) -> None:
+        self.endings = Endings(study)
+        self._study, self._ledger, self._place, self._ports = study, ledger, place, ports
+        self._config = study.config
+        self._free = list(place.slots)
+        self._running: list[Running] = []
+        self._queue: list[int] = []
+        self._heartbeat = Heartbeat(study, ports.clock, ports.sleep)
+        self._began = self._next_look = ports.clock()
+        self._stop_at: float | None = None
+        self._num_asked_to_stop = 0
+
+    def recover(self) -> None:
+        """Takes over what another coordinator left: its processes, its trials, its runs."""
+        self._heartbeat.take_over()
+        self._heartbeat.beat()
+        self._queue += recover(self._study, self._ledger, self._place, self._ports, self.endings)
+
+    def search(self) -> Pause:
+        """Runs trials until there is nothing left to do here, or a reason to stop."""
+        while True:
+            self._heartbeat.beat()
+            self._obey_interrupts()
+            is_news = sum(self._listen(running) for running in list(self._running)) > 0
+            trials = self._study.trials()
+            is_news |= self.endings.settle_twins(trials)
+            if is_news:
+                trials = self._study.trials()
+            pause = self._reason_to_pause(trials)
+            if pause is None and self._free:
+                self._start_next(trials)
+                is_news, trials = True, self._study.trials()
+            self._look(trials, is_due=is_news)
+            if pause is not None and not self._running:
+                return pause
+            self._ports.sleep(_POLL_S if self._running else 0.0)
+
+    def close(self) -> None:
+        """Kills what still runs and gives the sweep back."""
+        for running in self._running:
+            running.worker.kill()
+        self._running = []
+        self._heartbeat.end()
+
+    def _look(self, trials: tuple[Trial, ...], *, is_due: bool) -> None:
+        if is_due or self._ports.clock() >= self._next_look:
+            self._next_look = self._ports.clock() + _LOOK_S
+            self._ledger.sync(trials)
+            self._ports.watch(trials)
+
+    def _reason_to_pause(self, trials: tuple[Trial, ...]) -> Pause | None:
+        """Why no further trial is started; running ones go on unless they were interrupted."""
+        if self._ports.num_interrupts():
+            return Pause.STOPPED
+        if count_failures(trials) >= self._config.max_failures:
+            return Pause.FAILURES
+        if self.endings.lacking_costs(trials):
+            return Pause.COSTS
+        limit = self._config.timeout_s
+        if limit is not None and self._ports.clock() - self._began >= limit:
+            return Pause.TIMEOUT
+        return None if self._queue or has_next(self._config, trials) else Pause.DONE
+
+    def _start_next(self, trials: tuple[Trial, ...]) -> None:
+        """Starts a trial that waits to be tried again, else the next point."""
+        if self._queue:
+            self._start(self._study.trial(self._queue.pop(0)))
+        elif has_next(self._config, trials):
+            trial = self._study.ask()
+            if not self.endings.end_early(trial):
+                self._start(trial)
+
+    def _start(self, trial: Trial) -> None:
+        slot = self._free[0]
+        point = self._study.space.resolve(trial.params)
+        self._ports.require_room(point, slot)
+        train = point.train.model_copy(
+            update={
+                "name": f"{self._config.name} t{trial.number:03d}",
+                "total_seq_len": trial.retry.get("total_seq_len", point.train.total_seq_len),
+            }
+        )
+        lease = current_owner().model_dump()
+        self._study.note(
+            trial.number, stage="training", lease=lease, attempts=trial.num_attempts + 1
+        )
+        spec = TrialSpec(
+            sweep_id=self._study.sweep_id,
+            sweep_name=self._config.name,
+            number=trial.number,
+            attempt=trial.num_attempts + 1,
+            train=train,
+            k=point.k,
+            settings=self._place.settings,
+            parent_run_id=self._ledger.parent_run_id,
+            run_id=trial.facts.get("run_id"),
+        )
+        folder = self._place.trial_dir(trial.number)
+        folder.mkdir(parents=True, exist_ok=True)
+        worker = self._ports.launch(spec, folder, slot.environment)
+        self._free.remove(slot)
+        self._running.append(Running(trial.number, spec.attempt, worker, slot))
+
+    def _listen(self, running: Running) -> bool:
+        """Takes what a process said, and its end when it came; whether there was anything."""
+        code = running.worker.poll()  # before its file is read: what it wrote is then all there
+        path = events_path(self._place.trial_dir(running.number), running.attempt)
+        events = read_events(path, running.num_events)
+        running.num_events += len(events)
+        for event in events:
+            self._take(running, event)
+        if code is not None:
+            running.worker.close()
+            self._running.remove(running)
+            self._free.append(running.slot)
+            self._take_end(running, code)
+        return bool(events) or code is not None
+
+    def _take(self, running: Running, event: Event) -> None:
+        if running.is_given_up:
+            return
+        if isinstance(event, RunOpened):
+            self._study.note(running.number, run_id=event.run_id)
+        elif isinstance(event, Epoch):
+            if self.endings.take_epoch(running.number, event):
+                running.is_given_up = True
+                running.worker.interrupt()
+        else:
+            running.last = event
+
+    def _take_end(self, running: Running, code: int) -> None:
+        """What the end of a process means for its trial."""
+        number, last = running.number, running.last
+        if code < 0 or isinstance(last, Failed):
+            self._ledger.close_abandoned("its process ended without closing it")
+        if running.is_given_up:
+            self.endings.prune(number)
+        elif isinstance(last, Trained):
+            self.endings.note_trained(number, last)
+            self.endings.settle(self._study.trial(number))
+        else:
+            reason, detail = running.causes.of_exit(code)
+            if isinstance(last, Failed):
+                reason, detail = last.reason, last.detail
+            is_asked = self._num_asked_to_stop > 0
+            if is_asked and (isinstance(last, Stopped) or reason is Reason.KILLED):
+                self._study.note(number, stage="stopped")
+            elif self.endings.retry_or_fail(number, reason, detail):
+                self._queue.append(number)
+
+    def _obey_interrupts(self) -> None:
+        """Once: trials save and stop. Twice, or when they do not: they are killed."""
+        count, now = self._ports.num_interrupts(), self._ports.clock()
+        if count > self._num_asked_to_stop:
+            is_first, self._num_asked_to_stop = self._num_asked_to_stop == 0, count
+            self._stop_at = now + STOP_PATIENCE_S
+            for running in self._running:
+                running.worker.interrupt() if is_first else running.worker.kill()
+        if self._stop_at is not None and now >= self._stop_at:
+            for running in self._running:
+                running.worker.kill()
