@@ -7,12 +7,14 @@ markup or as a terminal's escape sequence.
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 from rich.console import Console
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -35,12 +37,18 @@ What changes on the way, such as a pace, follows the name of the stage after " |
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that turn the writing direction, halves of surrogate pairs."""
 
+_WIDTH = 100
+
 _out = Console(highlight=False, soft_wrap=True)
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout; None is shown as a dash, numbers are right-aligned."""
+    _out.print(_build_table(title, columns, rows), soft_wrap=False)
+
+
+def _build_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     table = Table(title=Text(title), title_justify="left", title_style="bold", header_style="bold")
     body = [list(row) for row in rows]
     for index, column in enumerate(columns):
@@ -51,7 +59,7 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
         )
     for row in body:
         table.add_row(*(Text(_plain(cell_text(cell))) for cell in row))
-    _out.print(table, soft_wrap=False)
+    return table
 
 
 def show_facts(title: str, facts: Mapping[str, object]) -> None:
@@ -59,12 +67,28 @@ def show_facts(title: str, facts: Mapping[str, object]) -> None:
     _out.print(_plain(title), style="bold", markup=False)
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
-        _out.print(_plain(f"  {name:<{width}}  {cell_text(value)}"), markup=False)
+        show_text(f"  {name:<{width}}  {cell_text(value)}", hanging=width + 4)
 
 
-def show_text(text: str) -> None:
-    """Plain text on stdout, as it is."""
-    _out.print(_plain(text), markup=False)
+def show_text(text: str, hanging: int | None = None) -> None:
+    """Plain text on stdout, as it is; or wrapped, its further lines indented by `hanging`."""
+    text = _plain(text)
+    _out.print(text if hanging is None else _wrap(text, hanging), markup=False)
+
+
+def _wrap(text: str, hanging: int) -> str:
+    """Lines of at most 100 columns, broken at spaces only: paths and ids stay whole."""
+    return "\n".join(
+        textwrap.fill(
+            line,
+            _WIDTH,
+            subsequent_indent=" " * hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+        for line in text.split("\n")
+    )
 
 
 def show_json(document: BaseModel | str) -> None:
@@ -114,10 +138,39 @@ def _dump(document: BaseModel) -> str:
         return json.dumps(document.model_dump(), default=str, indent=2)
 
 
+TableFn = Callable[[str, Sequence[str], Sequence[Sequence[object]]], None]
+"""Told (title, columns, rows), as often as one likes."""
+
+
 @contextmanager
-def progress() -> Iterator[ProgressFn]:
-    """A progress bar on stderr; on a pipe, one line per stage and per tenth of it."""
+def live_table() -> Iterator[TableFn]:
+    """A table on stderr that changes in place; on a pipe, each row once and when it changes."""
     if not _err.is_terminal:
+        yield _plain_rows()
+        return
+    with Live(console=_err, refresh_per_second=2, transient=True) as live:
+        yield lambda title, columns, rows: live.update(_build_table(title, columns, rows))
+
+
+def _plain_rows() -> TableFn:
+    shown: dict[object, str] = {}
+
+    def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        del title
+        for row in rows:
+            cells = [(n, c) for n, c in zip(columns, row, strict=True) if c is not None]
+            text = ", ".join(f"{name} {cell_text(cell)}" for name, cell in cells)
+            if shown.get(row[0]) != text:
+                shown[row[0]] = text
+                log(text)
+
+    return show
+
+
+@contextmanager
+def progress(*, is_plain: bool = False) -> Iterator[ProgressFn]:
+    """A progress bar on stderr; on a pipe or beside a live table, a line per tenth of a stage."""
+    if is_plain or not _err.is_terminal:
         yield _plain_progress()
         return
     columns = (

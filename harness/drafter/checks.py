@@ -21,6 +21,8 @@ from harness.errors import CheckError
 
 Purpose = Literal["serve", "finetune"]
 
+_ONLY_IN_DRAFTERS = ("fc.weight", "layers.0.hidden_norm.weight", "d2t")
+
 
 def check_drafter(
     path: Path,
@@ -97,12 +99,35 @@ def _load_parent(path: Path) -> Drafter:
 def _check_headers(
     drafter: Drafter, verifier: Verifier | None, parent: Drafter | None, purpose: Purpose
 ) -> list[Finding]:
+    if not _is_drafter(drafter):
+        return [_no_drafter(drafter)]
     findings = check_names(drafter, purpose) + check_layout(drafter) + check_config(drafter)
     if verifier:
         findings += check_against_verifier(drafter, verifier)
     if parent:
         findings += check_against_parent(drafter, parent)
     return findings
+
+
+def _is_drafter(drafter: Drafter) -> bool:
+    """Whether anything says so: the format, the architecture or a tensor."""
+    named = any("eagle" in name.lower() for name in drafter.architectures)
+    is_meant = drafter.format != "flat" or named or "draft_vocab_size" in drafter.config
+    return is_meant or any(drafter.find(name) for name in _ONLY_IN_DRAFTERS)
+
+
+def _no_drafter(drafter: Drafter) -> Finding:
+    """One finding where every rule would find something: this is another kind of model."""
+    return Finding(
+        rule="no-drafter",
+        severity="error",
+        subject=str(drafter.path),
+        expected=f"an EAGLE-3 drafter, with {', '.join(_ONLY_IN_DRAFTERS)}",
+        found=f"none of them; architectures {', '.join(drafter.architectures) or 'none'}, "
+        f"num_hidden_layers {drafter.num_layers}, {len(drafter.tensors)} tensors",
+        consequence="This is a verifier or another model, not a drafter.",
+        fix="give the drafter's folder with --drafter, and this one with --verifier",
+    )
 
 
 def _line(finding: Finding) -> str:
