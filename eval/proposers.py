@@ -142,9 +142,9 @@ def _tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         return values * np.float32(0.02)
 
     ones = np.ones(hidden, dtype=np.float32)
-    # vLLM has no place for a table where the draft vocabulary is the verifier's.
-    offsets = np.zeros(draft, dtype=np.int64)
-    tables = {"d2t": offsets, "t2d": np.arange(vocab) < draft} if draft < vocab else {}
+    # Ids spread over the vocabulary; vLLM has no place for tables where all of them are drafted.
+    ids = np.arange(draft, dtype=np.int64) * vocab // draft
+    tables = {"d2t": ids - np.arange(draft), "t2d": np.isin(np.arange(vocab), ids)}
     return {
         "fc.weight": random(hidden, 3 * hidden),
         "layers.0.hidden_norm.weight": ones,
@@ -159,7 +159,7 @@ def _tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         "layers.0.mlp.down_proj.weight": random(hidden, inner),
         "norm.weight": ones,
         "lm_head.weight": random(draft, hidden),
-        **tables,
+        **(tables if draft < vocab else {}),
     }
 
 

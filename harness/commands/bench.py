@@ -1,5 +1,6 @@
 """`harness bench`: acceptance length and decode speedup in vLLM, as one run of the store."""
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from harness.tracking.store import open_store
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _REFUSED_EXIT = 4
+_WIDTH = 90
 _CEILING = (1.0, 2.0, 3.0, 4.0)
 """Acceptance lengths of `--ceiling`; those above K + 1 are left out."""
 _MOST_UNEQUAL = 5
@@ -91,7 +93,9 @@ def bench(
         measured = bench_drafters(
             resolved, settings, open_store(settings), report, is_reusing=reuse
         )
-    log(f"run {measured.run_id}; result {measured.result_path}; page {measured.report_path}")
+    log(f"run {measured.run_id}")
+    log(f"result {measured.result_path}")
+    log(f"page {measured.report_path}")
     if as_json:
         show_json(measured.result)
     else:
@@ -121,10 +125,11 @@ def show_result(result: BenchResult) -> None:
     for row in result.pooled():
         name = names.short_reference(row.drafter)
         rates = ", ".join(f"{rate:.3f}" for rate in row.acceptance_rate_at)
-        show_text(f"{name} K={row.k} c={row.concurrency}: {row.why or 'nothing was drafted'}")
+        title = f"{name} K={row.k} c={row.concurrency}"
+        show_text(_folded(f"{title}: {row.why or 'nothing was drafted'}"))
         show_text(f"  accepted at position 1..{row.k}: {rates or '-'}")
         for flag in row.flags:
-            warn(f"{name} K={row.k} c={row.concurrency}: {flag}")
+            warn(_folded(f"{title}: {flag}"))
     if result.acceptance_rows:
         show_table(
             "acceptance at a smaller K, in the engine of the largest one",
@@ -147,9 +152,11 @@ def show_result(result: BenchResult) -> None:
         )  # fmt: skip
     for cost in result.step_costs:
         show_text(
-            f"{names.short_reference(cost.drafter)} c={cost.concurrency}: a step takes "
-            f"{cost.fixed_ms:.1f} ms and {cost.per_token_ms:.1f} ms per proposed token; "
-            f"a plain one {cost.plain_step_ms:.1f} ms"
+            _folded(
+                f"{names.short_reference(cost.drafter)} c={cost.concurrency}: a step takes "
+                f"{cost.fixed_ms:.1f} ms and {cost.per_token_ms:.1f} ms per proposed token; "
+                f"a plain one {cost.plain_step_ms:.1f} ms"
+            )
         )
     if result.parity is not None:
         _show_parity(result.parity)
@@ -162,17 +169,28 @@ def show_result(result: BenchResult) -> None:
 def _show_parity(parity: ParityReport) -> None:
     for row in parity.rows:
         title = f"{names.short_reference(row.drafter)} K={row.k} c={row.concurrency}"
-        show_text(f"parity {title}: {row.verdict}")
+        show_text(_folded(f"parity {title}: {row.verdict}"))
         for request in row.unequal[:_MOST_UNEQUAL]:
             warn(
-                f"parity {title}: {request.prompt_id} turn {request.turn} served "
-                f"{list(request.served)}, replayed {list(request.replayed)} (drafts by number of "
-                "accepted tokens)"
+                _folded(
+                    f"parity {title}: {request.prompt_id} turn {request.turn} served "
+                    f"{list(request.served)}, replayed {list(request.replayed)} (drafts by number "
+                    "of accepted tokens)"
+                )
             )
     states = "were kept" if parity.states_s is None else f"took {parity.states_s:.1f} s"
     show_text(
-        f"parity: {parity.num_answers} answers of {parity.num_answer_tokens} tokens in "
-        f"{parity.dtype}, replayed in {parity.replay_s:.1f} s; their hidden states {states}"
+        _folded(
+            f"parity: {parity.num_answers} answers of {parity.num_answer_tokens} tokens in "
+            f"{parity.dtype}, replayed in {parity.replay_s:.1f} s; their hidden states {states}"
+        )
+    )
+
+
+def _folded(text: str) -> str:
+    """Text in lines that fit a screen; words, and so paths, stay whole."""
+    return textwrap.fill(
+        text, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
 
 

