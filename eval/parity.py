@@ -25,7 +25,7 @@ from eval.replay import trace
 from eval.result import ALL, BenchResult, Interval
 from eval.sequences import Row
 from eval.spec import DrafterSpec, ServerSpec
-from eval.transcripts import ProgressFn, read_rows, record_answers
+from eval.transcripts import ProgressFn, digest_answers, read_rows, record_answers
 from eval.verifier import VerifierParts
 from eval.walk import walk_drafts
 
@@ -230,7 +230,7 @@ class _Replayer:
             found = record_answers(
                 self._verifier,
                 self.answers,
-                self._folder / "-".join(map(str, aux)),
+                self._folder / "-".join((*map(str, aux), digest_answers(self.answers)[:12])),
                 num_beyond=self._largest_k,
                 aux_layer_ids=aux,
                 dtype=self._dtype,

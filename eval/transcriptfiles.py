@@ -6,7 +6,7 @@ turn, whole or absent, and last of all `transcripts.json`. `eval.transcripts` fi
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from eval.answers import Answer
 from eval.errors import SpecError
 from eval.files import write_atomic
 from eval.sequences import Row, Span
@@ -196,6 +197,22 @@ def sha256_of(document: Any) -> str:
     """SHA-256 of a JSON document."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_answers(answers: Sequence[Answer]) -> str:
+    """SHA-256 over the tokens of prompts and answers.
+
+    Raises:
+        SpecError: The server sent none.
+    """
+    for answer in answers:
+        if not (answer.prompt_token_ids and answer.token_ids):
+            raise SpecError(
+                f"{answer.prompt_id} turn {answer.turn}: expected the token ids of prompt and "
+                f"answer, found {len(answer.prompt_token_ids)} and {len(answer.token_ids)}",
+                "the server must honour return_token_ids; measure again with this version",
+            )
+    return sha256_of([(a.prompt_id, a.turn, a.prompt_token_ids, a.token_ids) for a in answers])
 
 
 _METADATA = "transcript"

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from eval.answers import Answer
 from eval.capture import default_device
-from eval.errors import SpecError
 from eval.facts import VerifierFacts
 from eval.files import write_atomic
 from eval.greedy import GreedyVerifier, Reply
@@ -26,18 +25,19 @@ from eval.transcriptfiles import (
     Plan,
     Transcript,
     TranscriptSet,
+    digest_answers,
     load_transcripts,
     read_head,
     read_rows,
     require_plan,
     row_path,
-    sha256_of,
     write_row,
 )
 
 __all__ = [
     "Transcript",
     "TranscriptSet",
+    "digest_answers",
     "load_transcripts",
     "read_rows",
     "record_answers",
@@ -144,7 +144,7 @@ def record_answers(
     plan = Plan(
         verifier_digest=verifier.digest,
         source="answers",
-        source_digest=_digest_answers(answers),
+        source_digest=digest_answers(answers),
         max_tokens=None,
         num_beyond=num_beyond,
         aux_layer_ids=aux_layer_ids,
@@ -286,14 +286,3 @@ def _batches(turns: Sequence[_Turn], plan: Plan) -> Iterator[list[_Turn]]:
         size = max(1, _BUDGET_TOKENS[default_device()] // width(order[0]))
         taken, order = order[:size], order[size:]
         yield taken
-
-
-def _digest_answers(answers: Sequence[Answer]) -> str:
-    for answer in answers:
-        if not (answer.prompt_token_ids and answer.token_ids):
-            raise SpecError(
-                f"{answer.prompt_id} turn {answer.turn}: expected the token ids of prompt and "
-                f"answer, found {len(answer.prompt_token_ids)} and {len(answer.token_ids)}",
-                "the server must honour return_token_ids; measure again with this version",
-            )
-    return sha256_of([(a.prompt_id, a.turn, a.prompt_token_ids, a.token_ids) for a in answers])

@@ -103,7 +103,7 @@ def test_a_later_turn_has_the_verifiers_own_answer_before_it(
         {"role": "user", "content": PROMPTS[1].turns[1]},
     ]
     assert list(second.token_ids[: second.prompt_length]) == model.render(messages)
-    assert second.prompt_length > first.prompt_length + MAX_TOKENS
+    assert second.prompt_length > 2 * first.prompt_length
 
 
 def test_states_are_those_of_the_tokens(verifier: VerifierFacts, recorded: TranscriptSet) -> None:
