@@ -34,6 +34,7 @@ from harness.tracking.measurements import log_bench_document, log_bench_result
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
 from harness.tracking.run import Run
 from harness.tracking.store import Store
+from harness.tracking.waterfall import add_served
 
 DEFAULT_PROMPTS = Path("experiments/smollm2-135m/prompts/eval.jsonl")
 REPORT_NAME = "report.html"
@@ -111,6 +112,7 @@ def bench_drafters(
         log_bench_result(run, store, result, _model_ids(resolved))
         _log_files(run, result, out_dir)
     (out_dir / LOGGED).write_text(run.run_id)
+    add_served(store, result, _model_ids(resolved), run.run_id)
     return BenchRun(run_id=run.run_id, out_dir=out_dir, result=result)
 
 

@@ -93,19 +93,26 @@ def show_training(trained: TrainRun) -> None:
     """The checkpoints of a training as a table, then what came out and how long it took."""
     for text in trained.warnings:
         warn(text)
-    columns = ("epoch", "step", "val loss", "est. acceptance length", "on disk", "best")
+    lengths = (
+        names.METRIC_VAL_ACCEPTANCE_LENGTH, names.METRIC_VAL_ESTIMATED_LENGTH,
+        names.METRIC_EVAL_ACCEPTANCE_LENGTH,
+    )  # fmt: skip
+    columns = (
+        "epoch", "step", "val loss", "acceptance length", "trainer's estimate", "eval prompts",
+        "on disk", "best",
+    )  # fmt: skip
     rows = [
         (
             checkpoint.epoch,
             checkpoint.step,
             checkpoint.metrics.get(names.METRIC_VAL_LOSS),
-            checkpoint.metrics.get(names.METRIC_VAL_ACCEPTANCE_LENGTH),
+            *(checkpoint.metrics.get(key) for key in lengths),
             checkpoint.path.is_dir(),
             "*" if checkpoint.model_id == trained.best.model_id else "",
         )
         for checkpoint in trained.checkpoints
     ]
-    show_table("Checkpoints (validation, teacher-forced)", columns, rows)
+    show_table("Checkpoints (replayed from the saved files, not served)", columns, rows)
     shown = (
         names.METRIC_STEPS_PER_S, names.METRIC_TOKENS_PER_S, names.METRIC_PEAK_MEMORY_BYTES,
         names.METRIC_WALL_TIME_S, names.METRIC_CHECKPOINT_BYTES,

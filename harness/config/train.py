@@ -152,10 +152,27 @@ class TrainConfig(Frozen):
     keep_best: Count = Field(
         default=2,
         description="Checkpoints kept on disk beside the last and the registered: those with "
-        "the highest estimated acceptance length in validation.",
+        "the highest acceptance length in validation.",
     )
     upload_below_mb: Annotated[float, Field(ge=0)] = Field(
         default=200.0, description="Checkpoints below so many MB are logged as artifacts, too."
+    )
+    replay_tokens: Annotated[int, Field(ge=0)] = Field(
+        default=16384,
+        description="Answer tokens of the validation rows, at most, over which each saved "
+        "checkpoint is replayed: its acceptance length, and whether the file computes what was "
+        "trained. 0: no replay, and the trainer's estimate ranks.",
+    )
+    eval_prompts: str | None = Field(
+        default=None,
+        description="A prompt set, as `harness bench` takes it, on which checkpoints are replayed "
+        "as well; the verifier answers it once, before the first training.",
+    )
+    eval_num_prompts: Count | None = Field(
+        default=None, description="So many of them, taken evenly over categories; else all."
+    )
+    eval_max_tokens: Annotated[int, Field(ge=2)] = Field(
+        default=64, description="Answer tokens a turn of the evaluation prompts, at most."
     )
     smoke: Literal["auto", "always", "never"] = Field(
         default="auto",

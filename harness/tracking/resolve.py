@@ -122,13 +122,15 @@ def require_unchanged(
 
 
 def best_checkpoint(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
-    """The best of a run: highest validation acceptance length, else lowest loss, else the last.
+    """The best of a run: highest acceptance length in validation, replayed from the file.
 
-    Only a figure that every checkpoint has can rank them.
+    Where that is unknown, the trainer's estimate of it ranks, else the lowest loss, else the last
+    one is taken. Only a figure that every checkpoint has can rank them.
     """
-    acceptance, loss = names.METRIC_VAL_ACCEPTANCE_LENGTH, names.METRIC_VAL_LOSS
-    if all(acceptance in checkpoint.metrics for checkpoint in checkpoints):
-        return max(checkpoints, key=lambda checkpoint: checkpoint.metrics[acceptance])
+    loss = names.METRIC_VAL_LOSS
+    for length in (names.METRIC_VAL_ACCEPTANCE_LENGTH, names.METRIC_VAL_ESTIMATED_LENGTH):
+        if all(length in checkpoint.metrics for checkpoint in checkpoints):
+            return max(checkpoints, key=lambda checkpoint: checkpoint.metrics[length])
     if all(loss in checkpoint.metrics for checkpoint in checkpoints):
         return min(checkpoints, key=lambda checkpoint: checkpoint.metrics[loss])
     return max(checkpoints, key=lambda checkpoint: checkpoint.step)

@@ -3,8 +3,8 @@
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from harness.digests import FolderDigest
 from harness.drafter.drafter import drafter_digest
 from harness.tracking import names
 from harness.tracking.records import Checkpoint
@@ -15,6 +15,13 @@ from harness.training.messages import Saved
 
 TAG_RETAINED = "harness.retained"
 """Set to false on a checkpoint whose local files were deleted."""
+
+
+class Registered(NamedTuple):
+    """A checkpoint in the store."""
+
+    model_id: str
+    num_bytes: int
 
 
 def estimate_acceptance_length(metrics: Mapping[str, float]) -> float | None:
@@ -32,10 +39,10 @@ def estimate_acceptance_length(metrics: Mapping[str, float]) -> float | None:
 
 
 def validation_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Validation figures under the names that the store ranks checkpoints by."""
+    """The trainer's validation figures under the names of the store."""
     named = {f"val/{key}": value for key, value in metrics.items()}
     length = estimate_acceptance_length(metrics)
-    return named if length is None else {**named, names.METRIC_VAL_ACCEPTANCE_LENGTH: length}
+    return named if length is None else {**named, names.METRIC_VAL_ESTIMATED_LENGTH: length}
 
 
 def register_checkpoint(
@@ -46,7 +53,8 @@ def register_checkpoint(
     dataset: tuple[str, str],
     params: Mapping[str, object],
     upload_below_bytes: int,
-) -> FolderDigest:
+    replayed: Mapping[str, float] | None = None,
+) -> Registered:
     """Records an epoch's checkpoint with its digests and validation figures.
 
     Args:
@@ -56,6 +64,7 @@ def register_checkpoint(
         dataset: Name and digest of the corpus that it was validated on.
         params: Facts of the drafter worth searching for.
         upload_below_bytes: Smaller checkpoints are stored as artifacts, too.
+        replayed: What a replay of its file gave on that corpus.
     """
     digest = drafter_digest(saved.path)
     model_id = run.log_checkpoint(
@@ -67,10 +76,10 @@ def register_checkpoint(
         params=params,
         upload_below_bytes=upload_below_bytes,
     )
-    figures = validation_metrics(saved.metrics)
+    figures = {**validation_metrics(saved.metrics), **(replayed or {})}
     if figures:
         store.log_model_metrics(model_id, run.run_id, figures, *dataset)
-    return digest
+    return Registered(model_id, digest.num_bytes)
 
 
 def checkpoint_name(run_name: str, epoch: int) -> str:

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from eval.prompts import pick_prompts
+from eval.promptsets import load_prompt_set
+from eval.spec import Prompt
 from harness.config.load import Frozen
 from harness.config.train import TrainConfig
 from harness.corpus.hidden_states import Corpus
@@ -41,7 +44,8 @@ from harness.training.verifier_view import require_keys, write_view
 
 _NO_ARITHMETIC = {
     "name", "verifier", "corpus", "finetune_from", "keep_best", "upload_below_mb", "smoke",
-    "num_workers", "log_every_steps",
+    "num_workers", "log_every_steps", "replay_tokens", "eval_prompts", "eval_num_prompts",
+    "eval_max_tokens",
 }  # fmt: skip
 _SPARE_FOLDERS = 2
 """The last checkpoint and the one being written, beside the best."""
@@ -62,6 +66,7 @@ class TrainPlan(Frozen):
     parent: ResolvedDrafter | None
     prepared: PreparedParent | None
     warnings: tuple[str, ...]
+    eval_prompts: tuple[Prompt, ...] = ()
     fingerprint: str
     """Equal for trainings that would give the same weights: config, data, parent, versions."""
 
@@ -97,6 +102,7 @@ def build_plan(
     digest = verifier_digest(verifier, settings.cache_dir)
     _require_same_verifier(corpus, verifier, digest)
     _require_validation(config, corpus)
+    eval_prompts = _eval_prompts(config, settings)
     parent, prepared = None, None
     if config.finetune_from is None:
         shape = resolve_shape(config, verifier, corpus.aux_layer_ids)
@@ -121,6 +127,7 @@ def build_plan(
         parent=parent,
         prepared=prepared,
         warnings=prepared.warnings if prepared else (),
+        eval_prompts=eval_prompts,
         fingerprint=_fingerprint(config, digest, corpus, document, prepared),
     )
     require_space(plan, settings)
@@ -178,6 +185,16 @@ def write_job(plan: TrainPlan, folder: Path, **changes: object) -> Path:
     path = folder / "job.json"
     write_atomic(path, job.model_copy(update=changes).model_dump_json(indent=2))
     return path
+
+
+def _eval_prompts(config: TrainConfig, settings: Settings) -> tuple[Prompt, ...]:
+    """The prompts that checkpoints are replayed on; none where nothing is replayed."""
+    if config.eval_prompts is None or not config.replay_tokens:
+        return ()
+    place = settings.root_dir / config.eval_prompts
+    prompts = load_prompt_set(str(place) if place.exists() else config.eval_prompts)
+    limit = config.eval_num_prompts
+    return prompts if limit is None else pick_prompts(prompts, limit)
 
 
 def _require_trainable(verifier: Verifier) -> None:

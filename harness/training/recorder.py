@@ -1,13 +1,15 @@
 """What the child says, written to the store: curves in batches, checkpoints as they come."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING
 
 from harness.drafter.checks import require_sound
 from harness.tracking import names
 from harness.tracking.records import Metric
 from harness.tracking.run import Run
 from harness.tracking.store import Store
+from harness.tracking.waterfall import read_gap, write_gap
 from harness.training.checkpoints import (
     apply_retention,
     register_checkpoint,
@@ -25,6 +27,16 @@ from harness.training.messages import (
     Validation,
 )
 from harness.training.plan import TrainPlan
+from harness.training.replayed import (
+    ReplayFn,
+    empty_gap,
+    gap_entry,
+    prompt_figures,
+    validation_figures,
+)
+
+if TYPE_CHECKING:
+    from harness.training.validation import CheckpointReplay
 
 _FLUSH_S = 5.0
 _MACHINE_PARAMS = (
@@ -34,8 +46,18 @@ _MACHINE_PARAMS = (
 )  # fmt: skip
 
 
+TAG_NOT_OWN = "replay.not_greedy"
+"""Set where the corpus is not the verifier's own greedy answers: no walk is replayed over it."""
+_UNKNOWN_DTYPE = "bfloat16"
+"""Of a training whose child said nothing yet: the wider tolerance."""
+
+
 class Recorder:
-    """Takes the messages of one attempt; `flush` must be called at the end."""
+    """Takes the messages of one attempt; `finish` and `flush` must be called at the end.
+
+    A checkpoint is recorded when its replay is done, with all its figures at once; one that is
+    lost before is found again when the training is resumed.
+    """
 
     def __init__(
         self,
@@ -45,6 +67,7 @@ class Recorder:
         progress: Callable[[str, int, int], None],
         *,
         attempt: int,
+        replay: ReplayFn | None = None,
     ) -> None:
         self.started: Started | None = None
         self.estimate: Estimate | None = None
@@ -58,6 +81,8 @@ class Recorder:
         self._run, self._store, self._plan = run, store, plan
         self._progress = progress
         self._attempt = attempt
+        self._replay = replay
+        self._pending: tuple[Saved, Generator[None, None, CheckpointReplay]] | None = None
         self._buffer: list[Metric] = []
         self._last_flush = time.monotonic()
 
@@ -78,6 +103,27 @@ class Recorder:
                 self.reloaded = message
             case Ended():
                 self.ended = message
+
+    def work(self) -> bool:
+        """Does a slice of the replay of a saved checkpoint; whether there is more to do.
+
+        Raises:
+            CheckError: The checkpoint does not compute what was trained.
+        """
+        if self._pending is None:
+            return False
+        saved, slices = self._pending
+        try:
+            next(slices)
+        except StopIteration as done:
+            self._pending = None
+            self._register(saved, done.value)
+        return self._pending is not None
+
+    def finish(self) -> None:
+        """Does all that is left of a replay."""
+        while self.work():
+            pass
 
     def add_resources(self, figures: Mapping[str, float], elapsed_s: float) -> None:
         """Points of the system curves; their step is seconds since the attempt began."""
@@ -133,12 +179,23 @@ class Recorder:
             self._progress("training", done, self.started.total_steps)
 
     def _take_checkpoint(self, message: Saved) -> None:
+        """One replay at a time: a child that is faster waits when its pipe is full."""
         require_sound(message.path, self._plan.verifier)
         self.last_saved_loss = message.metrics.get("loss")
+        drop_resume_state(message.path.parent, keep_last=True)
+        self.finish()
+        if self._replay is None:
+            self._register(message, None)
+        else:
+            dtype = self.started.dtype if self.started else _UNKNOWN_DTYPE
+            self._pending = message, self._replay(message, dtype)
+
+    def _register(self, saved: Saved, replayed: "CheckpointReplay | None") -> None:
+        figures = validation_figures(replayed) if replayed else {}
         self.flush()
         corpus, shape = self._plan.corpus, self._plan.shape
-        digest = register_checkpoint(
-            message,
+        found = register_checkpoint(
+            saved,
             self._run,
             self._store,
             dataset=(corpus.dir.name, corpus.digest),
@@ -149,10 +206,26 @@ class Recorder:
                 "dtype": "bfloat16",
             },
             upload_below_bytes=self._plan.config.upload_below_bytes,
+            replayed=figures,
         )
-        self.checkpoint_bytes = digest.num_bytes
+        self.checkpoint_bytes = found.num_bytes
+        if replayed:
+            self._record_replay(found.model_id, saved, replayed)
         apply_retention(self._store, self._run.run_id, self._plan.config.keep_best)
-        drop_resume_state(message.path.parent, keep_last=True)
+
+    def _record_replay(self, model_id: str, saved: Saved, replayed: "CheckpointReplay") -> None:
+        gap = read_gap(self._store, self._run.run_id) or empty_gap(self._plan)
+        write_gap(self._run, gap.put(gap_entry(model_id, saved, replayed)))
+        on_prompts = prompt_figures(replayed)
+        if on_prompts:
+            dataset = (gap.prompts or "", gap.prompts_digest)
+            self._store.log_model_metrics(model_id, self._run.run_id, on_prompts, *dataset)
+        if replayed.in_domain is None:
+            share = f"{replayed.share_unequal:.1%}"
+            self._run.set_tags({TAG_NOT_OWN: f"{share} of the validation answers"})
+        figures = validation_figures(replayed) | on_prompts
+        self._add({**figures, names.METRIC_REPLAY_S: replayed.replay_s}, saved.step)
+        self.flush()
 
     def _add(self, figures: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)

@@ -13,6 +13,8 @@ from harness.training.folders import EPOCHS_DIR, list_epochs
 
 CONFIG_NAME = "train.yaml"
 _DIVERGED = "diverged"
+FAILED_AGREEMENT = "train agreement"
+"""How the reason of a training begins whose checkpoint does not compute what was trained."""
 
 
 def run_folder(settings: Settings, run_id: str) -> Path:
@@ -40,7 +42,7 @@ def is_resumable(run: RunSummary, settings: Settings) -> bool:
     """Whether a training did not finish, nobody works on it, and a whole checkpoint is there."""
     if run.status is RunStatus.FINISHED or _is_worked_on(run):
         return False
-    if run.tags.get(names.TAG_FAILURE, "").startswith(_DIVERGED):
+    if run.tags.get(names.TAG_FAILURE, "").startswith((_DIVERGED, FAILED_AGREEMENT)):
         return False
     epochs = list_epochs(run_folder(settings, run.run_id) / EPOCHS_DIR)
     return bool(epochs) and epochs[-1].is_resumable

@@ -29,6 +29,7 @@ from harness.training.messages import Saved
 from harness.training.origin import build_provenance, lineage_tags
 from harness.training.plan import TrainPlan, build_plan, write_job
 from harness.training.recorder import Recorder
+from harness.training.replayed import answer_prompts, build_replay, log_gap_figure
 from harness.training.resume import (
     CONFIG_NAME,
     find_finished,
@@ -154,15 +155,18 @@ def _train(
     is_tested = plan.config.smoke != "auto" or earlier is not None
     probe = None if is_tested else PROBE_STEPS
     job_path = write_job(plan, folder, probe_steps=probe)
-    recorder = Recorder(run, store, plan, progress, attempt=number)
+    # Before the child starts: a large verifier may need the whole machine to answer.
+    replay = build_replay(plan, answer_prompts(plan, settings, progress))
+    recorder = Recorder(run, store, plan, progress, attempt=number, replay=replay)
     _register_missed(recorder, store, run.run_id, folder)
     longest = None if is_tested else LONGEST_UNTESTED_S
     attempt = supervise(job_path, recorder, _environment(plan), longest_s=longest)
     if attempt.is_too_long:
         run_smoke(plan, settings, store, progress)
-        recorder = Recorder(run, store, plan, progress, attempt=number)
+        recorder = Recorder(run, store, plan, progress, attempt=number, replay=replay)
         attempt = supervise(write_job(plan, folder), recorder, _environment(plan))
     _close_logs(run, folder)
+    log_gap_figure(run, store)
     _require_finished(run, attempt)
     drop_resume_state(folder / EPOCHS_DIR, keep_last=False)
 
@@ -177,6 +181,7 @@ def _register_missed(recorder: Recorder, store: Store, run_id: str, folder: Path
             recorder.take(
                 Saved(epoch=epoch.epoch, step=epoch.step, path=epoch.path, metrics=metrics)
             )
+            recorder.finish()
 
 
 def _find_earlier(

@@ -35,6 +35,7 @@ def smoke_config(config: TrainConfig) -> TrainConfig:
         "keep_best": 1,
         "upload_below_mb": 0.0,
         "log_every_steps": 1,
+        "replay_tokens": 0,
         "smoke": "never",
     }
     return config.model_copy(update=changes)

@@ -49,10 +49,11 @@ def supervise(
     with Interrupts() as interrupts, WorkerProcess(job_path, log_path, environment) as worker:
         meter = ResourceMeter(worker.pid)
         num_asked, next_sample, must_stop_by = 0, began, math.inf
-        while (lines := worker.read_lines(_LISTEN_S)) is not None:
+        while (lines := worker.read_lines(0.0 if recorder.work() else _LISTEN_S)) is not None:
             for line in lines:
                 recorder.take(parse_message(line))
             if longest_s and recorder.estimate and recorder.estimate.total_s > longest_s:
+                recorder.finish()
                 recorder.flush()
                 return Attempt(Outcome(RunStatus.KILLED, "to be tested first"), is_too_long=True)
             if interrupts.count > num_asked:
@@ -65,6 +66,10 @@ def supervise(
                 next_sample = time.monotonic() + _SAMPLE_S
                 recorder.add_resources(meter.sample(), time.monotonic() - began)
             recorder.flush(is_due=True)
+        while recorder.work():
+            if interrupts.count > num_asked:
+                # What is not recorded now will be when the training is resumed.
+                raise KeyboardInterrupt
         outcome = judge(worker.wait(), recorder.ended, interrupts.count, log_path)
     recorder.log_summary(time.monotonic() - began)
     return Attempt(outcome, is_too_long=False)

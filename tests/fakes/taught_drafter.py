@@ -36,10 +36,8 @@ class Taught(NamedTuple):
     """Of the weights in memory, by step."""
 
 
-def teach(
-    folder: Path, config: TrainConfig, settings: Settings, *, num_epochs: int, dtype: torch.dtype
-) -> Taught:
-    """Trains, validates as speculators does, and saves in a dtype."""
+def teach(folder: Path, config: TrainConfig, settings: Settings, *, num_epochs: int) -> Taught:
+    """Trains, validates as speculators does, and saves in float32."""
     verifier = Verifier.load(config.verifier, settings)
     corpus = Corpus.load(Path(config.corpus), deep=False)
     shape = resolve_shape(config, verifier, AUX_LAYER_IDS)
@@ -59,6 +57,9 @@ def teach(
         save_dir=folder / "epochs",
     )
     torch.manual_seed(config.seed)
+    # Matrices of 24 columns: more threads only wait for one another.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     machine = find_machine(config)
     model = build_draft(job, machine.attention).model.float()
     embed = model.embed_tokens.weight
@@ -68,14 +69,21 @@ def teach(
         loaders = build_loaders(speculators_config(job, machine), job, model)
         _train(model, loaders[0], config, num_epochs)
         figures = _validate(model, loaders[1], config.ttt_steps)
+    torch.set_num_threads(threads)
     path = folder / "drafter"
-    model.to(dtype).save_pretrained(path)
+    model.save_pretrained(path)
     for script in path.glob("*.py"):
         script.unlink()
     return Taught(path, figures)
 
 
-def change(source: Path, target: Path, config: dict[str, Any], without: tuple[str, ...] = ()) -> Path:
+def change(
+    source: Path,
+    target: Path,
+    config: dict[str, Any],
+    without: tuple[str, ...] = (),
+    dtype: torch.dtype = torch.float32,
+) -> Path:
     """A copy with other values in config.json, those of the decoder included, or less tensors."""
     target.mkdir(parents=True)
     document = json.loads((source / "config.json").read_text())
@@ -83,8 +91,11 @@ def change(source: Path, target: Path, config: dict[str, Any], without: tuple[st
     for key, value in config.items():
         (decoder if key in decoder else document)[key] = value
     (target / "config.json").write_text(json.dumps(document))
-    tensors = load_file(source / "model.safetensors")
-    kept = {name: tensor for name, tensor in tensors.items() if name not in without}
+    kept = {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in load_file(source / "model.safetensors").items()
+        if name not in without
+    }
     save_file(kept, target / "model.safetensors", {"format": "pt"})
     return target
 

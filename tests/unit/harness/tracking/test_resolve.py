@@ -94,6 +94,7 @@ def ranked(*figures: dict[str, float]) -> list[Checkpoint]:
 
 
 ACCEPTANCE, LOSS = names.METRIC_VAL_ACCEPTANCE_LENGTH, names.METRIC_VAL_LOSS
+ESTIMATE = names.METRIC_VAL_ESTIMATED_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,8 @@ ACCEPTANCE, LOSS = names.METRIC_VAL_ACCEPTANCE_LENGTH, names.METRIC_VAL_LOSS
         (({LOSS: 1.0}, {LOSS: 3.0}, {LOSS: 2.0}), 0),
         (({ACCEPTANCE: 1.5, LOSS: 1.0}, {ACCEPTANCE: 1.9, LOSS: 3.0}), 1),
         (({ACCEPTANCE: 1.5, LOSS: 1.0}, {LOSS: 0.5}), 1),
+        (({ACCEPTANCE: 1.9, ESTIMATE: 1.5}, {ACCEPTANCE: 1.8, ESTIMATE: 2.5}), 0),
+        (({ACCEPTANCE: 1.9, ESTIMATE: 1.5}, {ESTIMATE: 2.5}), 1),
         (({LOSS: 1.0}, {}), 1),
         (({}, {}, {}), 2),
     ],

@@ -93,5 +93,5 @@ def test_registered_checkpoints_are_ranked_and_the_worst_files_go(tmp_path: Path
     assert (tmp_path / "1").is_dir()
     found = store.checkpoints(run.run_id)
     assert found[0].tags[TAG_RETAINED] == "false"
-    assert found[1].metrics[names.METRIC_VAL_ACCEPTANCE_LENGTH] == pytest.approx(1.6)
+    assert found[1].metrics[names.METRIC_VAL_ESTIMATED_LENGTH] == pytest.approx(1.6)
     assert apply_retention(store, run.run_id, keep_best=1) == ()

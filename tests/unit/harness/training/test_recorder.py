@@ -1,14 +1,19 @@
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from fakes.memory_store import MemoryStore
 from fakes.tiny_models import write_tiny_drafter
 
+from eval.agreement import Agreement, StepAgreement
+from eval.result import Interval
 from harness.errors import CheckError
 from harness.tracking import names
 from harness.tracking.run import Run
+from harness.tracking.waterfall import read_gap
 from harness.training.messages import Ended, Saved, Started, Step, Validation
-from harness.training.recorder import Recorder
+from harness.training.recorder import TAG_NOT_OWN, Recorder
+from harness.training.validation import CheckpointReplay, Lengths, require_agreement
 
 from .conftest import MakePlan
 
@@ -50,7 +55,7 @@ def test_steps_count_from_one_and_sum_up_to_rates(
     assert found.metrics[names.METRIC_TOKENS_PER_S] == 200.0
     assert found.metrics[names.METRIC_WALL_TIME_S] == 10.0
     assert found.metrics[names.METRIC_PEAK_MEMORY_BYTES] == 7.0
-    assert found.metrics[names.METRIC_VAL_ACCEPTANCE_LENGTH] == 1.25
+    assert found.metrics[names.METRIC_VAL_ESTIMATED_LENGTH] == 1.25
     assert names.METRIC_CHECKPOINT_BYTES not in found.metrics
     losses = [p for p in store.points[run.run_id] if p.key == names.METRIC_TRAIN_LOSS]
     assert [(p.step, p.value) for p in losses] == [(1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)]
@@ -84,3 +89,110 @@ def test_an_unsound_checkpoint_is_never_recorded(
     with pytest.raises(CheckError):
         recorder.take(Saved(epoch=0, step=4, path=path, metrics={"loss": 1.0}))
     assert store.checkpoints(run.run_id) == ()
+
+
+def replayed(walk: float | None, *, trained: float = 0.5) -> CheckpointReplay:
+    step = StepAgreement(step=0, trained=trained, replayed=0.5, total=100, tolerance=0.02)
+    everywhere = Interval(value=1.5)
+    return CheckpointReplay(
+        k=1,
+        agreement=Agreement(steps=(step,), share_replayed=1.0),
+        share_unequal=0.0 if walk else 0.4,
+        in_domain=Lengths(all_positions=everywhere, walk=Interval(value=walk)) if walk else None,
+        on_prompts=Lengths(all_positions=everywhere, walk=Interval(value=1.25)),
+        replay_s=0.5,
+    )
+
+
+class Replays:
+    """A replay in three slices, its result given."""
+
+    def __init__(self, *walks: float | None, trained: float = 0.5) -> None:
+        self._walks = list(walks)
+        self._trained = trained
+        self.dtypes: list[str] = []
+
+    def __call__(self, saved: Saved, dtype: str) -> Generator[None, None, CheckpointReplay]:
+        self.dtypes.append(dtype)
+        yield
+        yield
+        found = replayed(self._walks.pop(0), trained=self._trained)
+        require_agreement(found.agreement, saved)
+        return found
+
+
+def saved(tmp_path: Path, epoch: int, accuracy: float = 0.6) -> Saved:
+    path = write_tiny_drafter(tmp_path / str(epoch), seed=epoch)
+    metrics = {"loss": 1.0, "cond_acc_0": accuracy, "full_acc_0": accuracy}
+    return Saved(epoch=epoch, step=epoch + 1, path=path, metrics=metrics)
+
+
+def make_recorder(
+    run: Run, store: MemoryStore, make_plan: MakePlan, replay: Replays, **changes: object
+) -> Recorder:
+    plan = make_plan(eval_prompts="eval.jsonl", **changes)
+    return Recorder(run, store, plan, lambda *_: None, attempt=1, replay=replay)
+
+
+def test_a_checkpoint_is_recorded_with_all_figures_when_its_replay_is_done(
+    run: Run, store: MemoryStore, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    replay = Replays(1.375)
+    recorder = make_recorder(run, store, make_plan, replay)
+    recorder.take(STARTED)
+    recorder.take(saved(tmp_path, 0))
+    assert [recorder.work(), recorder.work()] == [True, True]
+    assert store.checkpoints(run.run_id) == ()
+    assert recorder.work() is False
+    (checkpoint,) = store.checkpoints(run.run_id)
+    assert checkpoint.metrics[names.METRIC_VAL_ACCEPTANCE_LENGTH] == 1.375
+    assert checkpoint.metrics[names.METRIC_VAL_EVERYWHERE_LENGTH] == 1.5
+    assert checkpoint.metrics[names.METRIC_VAL_ESTIMATED_LENGTH] == pytest.approx(1.6)
+    assert checkpoint.metrics[names.METRIC_EVAL_ACCEPTANCE_LENGTH] == 1.25
+    curve = [p for p in store.points[run.run_id] if p.key == names.METRIC_VAL_ACCEPTANCE_LENGTH]
+    assert (curve[-1].step, curve[-1].value) == (1, 1.375)
+    assert store.get_run(run.run_id).metrics[names.METRIC_REPLAY_S] == 0.5
+    assert replay.dtypes == ["float32"]
+    gap = read_gap(store, run.run_id)
+    assert gap is not None
+    assert [step.name for step in gap.checkpoints[0].steps] == [
+        "definition", "walk in domain", "domain", "walk",
+    ]  # fmt: skip
+
+
+def test_the_next_checkpoint_waits_for_the_replay_of_the_last(
+    run: Run, store: MemoryStore, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    recorder = make_recorder(run, store, make_plan, Replays(1.5, 1.2, 1.3), keep_best=1)
+    for epoch in range(3):
+        recorder.take(saved(tmp_path, epoch, accuracy=0.1 * (epoch + 1)))
+        assert [c.epoch for c in store.checkpoints(run.run_id)] == list(range(epoch))
+    recorder.finish()
+    # The estimate would have kept the last alone; the walk keeps the first.
+    assert [path.name for path in sorted(tmp_path.glob("[0-9]"))] == ["0", "2"]
+
+
+def test_a_checkpoint_that_computes_something_else_is_never_recorded(
+    run: Run, store: MemoryStore, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    recorder = make_recorder(run, store, make_plan, Replays(1.5, trained=0.6))
+    recorder.take(saved(tmp_path, 0))
+    with pytest.raises(CheckError) as caught:
+        recorder.finish()
+    assert caught.value.message == (
+        "train agreement: the checkpoint of epoch 0 does not compute what was trained, step 0: "
+        "trained 0.6000, replayed from the file 0.5000, tolerance 0.0200 (100 positions)"
+    )
+    assert "norm_before_residual" in (caught.value.hint or "")
+    assert store.checkpoints(run.run_id) == ()
+
+
+def test_answers_that_are_not_the_verifiers_own_leave_the_walk_unknown(
+    run: Run, store: MemoryStore, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    recorder = make_recorder(run, store, make_plan, Replays(None))
+    recorder.take(saved(tmp_path, 0))
+    recorder.finish()
+    (checkpoint,) = store.checkpoints(run.run_id)
+    assert names.METRIC_VAL_ACCEPTANCE_LENGTH not in checkpoint.metrics
+    assert store.get_run(run.run_id).tags[TAG_NOT_OWN] == "40.0% of the validation answers"

@@ -1,0 +1,85 @@
+"""The evaluation prompts of a training: what the verifier says to them, recorded once.
+
+They are not of the corpus. A drafter's acceptance on them, beside that on its own validation rows,
+tells how much of an estimate is the domain. Imports torch: seconds.
+"""
+
+from collections.abc import Callable, Iterable
+
+from filelock import FileLock
+
+from eval.prompts import digest_prompts
+from eval.sequences import Row
+from eval.transcripts import read_rows as read_transcripts
+from eval.transcripts import record_prompts
+from harness.corpus.rows import read_rows
+from harness.digests import digest_json
+from harness.drafter.arithmetic import verifier_facts
+from harness.errors import ConfigError
+from harness.settings import Settings
+from harness.training.plan import TrainPlan
+
+_NUM_SHOWN = 3
+_DTYPE = {"float32": "float32"}
+_NUM_BEYOND = 8
+"""Tokens kept past each answer: as many as `harness replay` keeps, so that each finds the other's
+answers."""
+
+
+def record_evaluation(
+    plan: TrainPlan, settings: Settings, progress: Callable[[str, int, int], None]
+) -> list[Row]:
+    """The verifier's answers to the training's evaluation prompts; empty without any.
+
+    Raises:
+        ConfigError: The corpus holds some of the prompts.
+        VerifierError: The verifier cannot answer on this machine.
+    """
+    if not plan.eval_prompts:
+        return []
+    config = plan.config
+    dtype = _DTYPE.get(plan.corpus.dtype, "bfloat16")
+    inputs = {
+        "verifier": plan.verifier_digest,
+        "prompts": digest_prompts(plan.eval_prompts),
+        "max_tokens": config.eval_max_tokens,
+        "num_beyond": max(config.ttt_steps, _NUM_BEYOND),
+        "aux_layer_ids": plan.corpus.aux_layer_ids,
+        "dtype": dtype,
+    }
+    folder = settings.replay_dir / "states" / digest_json(inputs)[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f"{folder.name}.lock"):
+        found = record_prompts(
+            verifier_facts(plan.verifier, plan.verifier_digest),
+            plan.eval_prompts,
+            folder,
+            max_tokens=config.eval_max_tokens,
+            num_beyond=max(config.ttt_steps, _NUM_BEYOND),
+            aux_layer_ids=plan.corpus.aux_layer_ids,
+            dtype=dtype,
+            progress=progress,
+        )
+    rows = read_transcripts(found)
+    require_apart(rows, read_rows(plan.corpus))
+    return rows
+
+
+def require_apart(prompts: Iterable[Row], corpus: Iterable[Row]) -> None:
+    """Refuses evaluation prompts whose very tokens begin a conversation of the corpus.
+
+    Raises:
+        ConfigError: Names some of them.
+    """
+    known = {row.token_ids[: row.spans[0].begin]: row.id for row in corpus if row.spans}
+    same = {
+        row.id: known[start]
+        for row in prompts
+        if (start := row.token_ids[: row.spans[0].begin]) in known
+    }
+    if same:
+        shown = ", ".join(f"{a} (row {b} there)" for a, b in list(same.items())[:_NUM_SHOWN])
+        raise ConfigError(
+            f"eval_prompts: {len(same)} of the prompts are in the corpus: {shown}",
+            "evaluate on prompts that no training sees",
+        )

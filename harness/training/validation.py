@@ -1,0 +1,199 @@
+"""What a saved checkpoint is worth: its validation rows replayed from the file, by the parent.
+
+Three things in one pass over the rows: whether the file computes what was trained (train
+agreement), how far every position gets, and the walk that a server would take. Done in slices, so
+that whoever listens to a training can go on listening in between. Imports torch: seconds.
+"""
+
+import time
+from collections.abc import Generator, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from eval.agreement import Agreement, JudgedRow, compare, judge_rows, spread
+from eval.counters import AcceptanceCounts
+from eval.draft import DraftModel, load_tensors
+from eval.result import Interval
+from eval.sequences import Row, build_batches
+from eval.speedup import Bootstrap
+from eval.unroll import count_right
+from eval.verifier import VerifierParts
+from eval.walk import Depths, count_everywhere, walk_row
+from harness.config.load import Frozen
+from harness.corpus.rows import read_rows
+from harness.drafter.arithmetic import draft_facts, verifier_facts
+from harness.drafter.drafter import Drafter
+from harness.errors import CheckError
+from harness.training.messages import Saved
+from harness.training.plan import TrainPlan
+from harness.training.resume import FAILED_AGREEMENT
+
+_SLICE_TOKENS = {"cpu": 1024, "cuda": 8192}
+_SPARE_GPU_BYTES = 24 << 30
+"""Free memory from which a GPU, on which the training itself may be, is used as well."""
+_MOST_UNEQUAL = 0.1
+"""Answer tokens that may not be the verifier's own greedy ones; with more, no server's walk is
+like one over them."""
+
+
+class Lengths(Frozen):
+    """Acceptance lengths over the same answers; None where nothing was drafted."""
+
+    all_positions: Interval | None
+    """As if every position had drafted."""
+    walk: Interval | None
+    """1 + accepted / drafts of the walk, as a server counts."""
+
+
+class CheckpointReplay(Frozen):
+    """What was found of one checkpoint."""
+
+    k: int
+    agreement: Agreement
+    share_unequal: float
+    """Of the answer tokens in the draft vocabulary, those that the verifier would not say."""
+    in_domain: Lengths | None
+    """On the validation rows; None where they are not the verifier's own answers."""
+    on_prompts: Lengths | None
+    """On the evaluation prompts; None without any."""
+    replay_s: float
+
+
+class _Walked(NamedTuple):
+    """A row's counts at the largest K."""
+
+    id: str
+    everywhere: AcceptanceCounts
+    walk: AcceptanceCounts
+
+
+class ValidationReplay:
+    """The rows of one training, and the verifier's parts, kept between its checkpoints.
+
+    Args:
+        plan: The training.
+        prompt_rows: The verifier's answers to the evaluation prompts.
+
+    Raises:
+        ConfigError: The verifier has no part that a replay needs, or one of another kind.
+    """
+
+    def __init__(self, plan: TrainPlan, prompt_rows: Sequence[Row] = ()) -> None:
+        self._plan = plan
+        self._prompt_rows = prompt_rows
+        config, corpus = plan.config, plan.corpus
+        first = int(corpus.num_rows * (1 - config.val_ratio))
+        # The trainer drops a token of each row before it cuts.
+        every = read_rows(corpus, first, config.total_seq_len + 1)
+        self._rows = spread(every, config.replay_tokens)
+        self._share = _num_answer_tokens(self._rows) / max(1, _num_answer_tokens(every))
+        self._device = pick_device(config.device)
+        facts = verifier_facts(plan.verifier, plan.verifier_digest)
+        self._parts = VerifierParts.load(facts, torch.float32, self._device)
+
+    def replay(self, saved: Saved, dtype: str) -> Generator[None, None, CheckpointReplay]:
+        """Replays a checkpoint slice by slice; the generator's return value is the result.
+
+        Args:
+            saved: The checkpoint with its trainer's figures.
+            dtype: That the trainer computes in.
+
+        Raises:
+            CheckError: The file does not compute what was trained, or cannot be replayed.
+            EvalError: Hidden states are missing or of other tokens.
+        """
+        began = time.monotonic()
+        model, k = self._load(saved), self._plan.config.ttt_steps
+        budget = _SLICE_TOKENS[self._device]
+        yield
+        judged: list[JudgedRow] = []
+        for found in judge_rows(model, self._parts, self._rows, k, budget_tokens=budget):
+            judged += found
+            yield
+        trained = [saved.metrics[f"full_acc_{step}"] for step in range(k)]
+        agreement = compare(judged, trained, dtype=dtype, share_replayed=self._share)
+        require_agreement(agreement, saved)
+        walked: list[_Walked] = []
+        for batch in build_batches(self._prompt_rows, budget, k):
+            depths = count_right(model, batch, k).numpy()
+            walked += [_walk(row, d, k) for row, d in zip(batch.rows, depths, strict=True)]
+            yield
+        checked = sum(one.num_checked for one in judged)
+        unequal = 1 - sum(one.num_greedy for one in judged) / max(1, checked)
+        own = [_walk(one.row, one.served, k) for one in judged]
+        return CheckpointReplay(
+            k=k,
+            agreement=agreement,
+            share_unequal=unequal,
+            in_domain=_measure(own) if unequal <= _MOST_UNEQUAL else None,
+            on_prompts=_measure(walked) if walked else None,
+            replay_s=time.monotonic() - began,
+        )
+
+    def _load(self, saved: Saved) -> DraftModel:
+        facts = draft_facts(Drafter.load(saved.path), self._plan.verifier)
+        if facts.aux_layer_ids != self._plan.corpus.aux_layer_ids:
+            raise CheckError(
+                f"{FAILED_AGREEMENT}: {saved.path} takes aux layers {list(facts.aux_layer_ids)}, "
+                f"it was trained on the states of {list(self._plan.corpus.aux_layer_ids)}",
+                "correct eagle_aux_hidden_state_layer_ids in its config.json",
+            )
+        return DraftModel(
+            facts,
+            load_tensors(saved.path),
+            verifier_embed=self._parts.embed_VD,
+            verifier_head=self._parts.head_VD,
+            device=self._device,
+        )
+
+
+def require_agreement(agreement: Agreement, saved: Saved) -> None:
+    """Stops at a checkpoint that computes something else than was trained.
+
+    Raises:
+        CheckError: Names step, both figures, the tolerance, and what such a gap comes from.
+    """
+    if not agreement.agrees:
+        raise CheckError(
+            f"{FAILED_AGREEMENT}: the checkpoint of epoch {saved.epoch} does not compute what was "
+            f"trained, {agreement.describe()}",
+            f"{agreement.suspects()}; the file is {saved.path}",
+        )
+
+
+def pick_device(asked: str) -> str:
+    """A GPU with much memory left, unless cpu was asked for; else cpu."""
+    if asked == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    free, _ = torch.cuda.mem_get_info()
+    return "cuda" if free >= _SPARE_GPU_BYTES else "cpu"
+
+
+def _walk(row: Row, depths: Depths, k: int) -> _Walked:
+    return _Walked(row.id, count_everywhere(row, depths, k), walk_row(row, depths, k).acceptance)
+
+
+def _measure(walked: Iterable[_Walked]) -> Lengths:
+    """Pooled, with intervals over conversations."""
+    grouped: dict[str, list[_Walked]] = {}
+    for one in walked:
+        grouped.setdefault(one.id, []).append(one)
+    groups = list(grouped.values())
+    return Lengths(
+        all_positions=_length([[one.everywhere for one in group] for group in groups]),
+        walk=_length([[one.walk for one in group] for group in groups]),
+    )
+
+
+def _length(groups: Sequence[Sequence[AcceptanceCounts]]) -> Interval | None:
+    drafts = [sum(one.num_drafts for one in group) for group in groups]
+    tops = [sum(one.num_drafts + one.num_accepted for one in group) for group in groups]
+    pairs = [(top, num) for top, num in zip(tops, drafts, strict=True) if num]
+    if not pairs:
+        return None
+    return Bootstrap().ratio([top for top, _ in pairs], [num for _, num in pairs])
+
+
+def _num_answer_tokens(rows: Iterable[Row]) -> int:
+    return sum(span.end - span.begin for row in rows for span in row.spans)

@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from fakes.replays import KNOWN, OTHER, answer_row, exact_parts, one_token_drafter
+
+from eval.agreement import JudgedRow, check_agreement, compare, judge_rows, spread
+from eval.errors import SpecError
+
+
+def judged(right: list[int], total: list[int]) -> JudgedRow:
+    return JudgedRow(
+        row=answer_row([KNOWN]),
+        served=np.zeros(1, dtype=np.int64),
+        right=np.array(right),
+        total=np.array(total),
+        num_checked=0,
+        num_greedy=0,
+    )
+
+
+def test_a_vocabulary_of_one_token_is_right_for_the_trainer_and_not_for_a_server() -> None:
+    row = answer_row([KNOWN, OTHER, KNOWN, KNOWN, OTHER])
+    (found,) = next(judge_rows(one_token_drafter(), exact_parts(), [row], 3))
+    # With two prompt tokens no entry is early enough for the third step's first target.
+    assert found.total.tolist() == [5, 5, 4]
+    assert found.right.tolist() == [5, 4, 3]
+    # Entry i proposes token i + 2 and those after it: here 3, 4, 5 and 6 are OTHER, KNOWN, ...
+    assert found.served.tolist()[1:5] == [0, 2, 1, 0]
+    assert (found.num_checked, found.num_greedy) == (2, 2)
+
+
+def test_rows_of_several_lengths_are_counted_alike_alone_and_packed() -> None:
+    rows = [answer_row([KNOWN] * number, name=f"p{number}") for number in (1, 4, 7)]
+    packed = [
+        one for batch in judge_rows(one_token_drafter(), exact_parts(), rows, 2) for one in batch
+    ]
+    alone = [
+        one
+        for row in rows
+        for batch in judge_rows(one_token_drafter(), exact_parts(), [row], 2)
+        for one in batch
+    ]
+    assert {o.row.id: o.right.tolist() for o in packed} == {
+        o.row.id: o.right.tolist() for o in alone
+    }
+
+
+def test_equal_figures_agree_and_others_are_named() -> None:
+    rows = [answer_row([KNOWN] * 50) for _ in range(20)]
+    same = check_agreement(one_token_drafter(), exact_parts(), rows, [1.0, 0.98])
+    assert same.agrees
+    other = check_agreement(one_token_drafter(), exact_parts(), rows, [1.0, 0.9])
+    assert not other.agrees
+    assert other.worst.step == 1
+    assert other.describe() == (
+        "step 1: trained 0.9000, replayed from the file 0.9800, tolerance 0.0067 (1,000 positions)"
+    )
+    assert other.suspects().startswith("the first step agrees: look at norm_output first")
+    assert (
+        check_agreement(one_token_drafter(), exact_parts(), rows, [0.5])
+        .suspects()
+        .startswith("compare")
+    )
+
+
+@pytest.mark.parametrize(
+    ("total", "dtype", "tolerance"),
+    [
+        (1_000_000, "float32", 0.004),
+        (1000, "float32", 4 * (0.002 / 1000) ** 0.5 + 0.001),
+        (1000, "bfloat16", 4 * (0.01 / 1000) ** 0.5 + 0.001),
+    ],
+)
+def test_the_tolerance_falls_with_positions_down_to_a_floor(
+    total: int, dtype: str, tolerance: float
+) -> None:
+    (step,) = compare([judged([0], [total])], [0.0], dtype=dtype).steps
+    assert step.tolerance == pytest.approx(tolerance, abs=2e-6)
+
+
+def test_a_sample_of_the_rows_is_given_its_standard_error() -> None:
+    rows = [judged([right], [10]) for right in (2, 4, 6, 8)]
+    (whole,) = compare(rows, [0.5]).steps
+    (half,) = compare(rows, [0.5], share_replayed=0.5).steps
+    # Residuals -3, -1, 1, 3: variance 20 / 3, over 4 rows of 10 positions, half of them unseen.
+    expected = 4 * (0.5 * (20 / 3) / 4) ** 0.5 / 10
+    assert half.tolerance - whole.tolerance == pytest.approx(expected)
+
+
+def test_nothing_to_compare_is_no_agreement() -> None:
+    with pytest.raises(SpecError, match="found 0 rows"):
+        compare([], [0.5])
+    with pytest.raises(SpecError, match="0 accuracies"):
+        compare([judged([], [])], [])
+
+
+def test_rows_are_left_out_evenly() -> None:
+    rows = [answer_row([KNOWN] * 10, name=str(number)) for number in range(6)]
+    assert [row.id for row in spread(rows, 60)] == ["0", "1", "2", "3", "4", "5"]
+    assert [row.id for row in spread(rows, 20)] == ["0", "3"]
+    assert [row.id for row in spread(rows, 1)] == ["0"]
