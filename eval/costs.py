@@ -11,6 +11,8 @@ from eval.records import CeilingPoint, StepCost
 from eval.result import ALL, BenchRow
 from eval.spec import BenchSpec
 
+_ROUNDING_MS = 1e-6
+
 
 def explain(length: float, cost: float, speedup: float) -> str:
     """Why the speedup is what it is: tokens per step against what a step costs.
@@ -26,7 +28,8 @@ def explain(length: float, cost: float, speedup: float) -> str:
 def fit_step_costs(rows: Sequence[BenchRow]) -> tuple[StepCost, ...]:
     """Step times of each pooled arm, and the straight line over K through them (least squares).
 
-    With a single K all that a step costs beyond a plain one is put down to the proposed tokens.
+    With a single K all that a step costs beyond a plain one is put down to the proposed tokens. A
+    line with a negative part is none: no step and no token takes less than no time.
     """
     arms: dict[tuple[str, int], list[BenchRow]] = {}
     for row in rows:
@@ -41,14 +44,15 @@ def fit_step_costs(rows: Sequence[BenchRow]) -> tuple[StepCost, ...]:
         else:
             ((k, step),) = steps.items()
             slope, intercept = (step - plain) / k, plain
+        is_possible = intercept > 0 and slope > -_ROUNDING_MS
         found.append(
             StepCost(
                 drafter=drafter,
                 concurrency=concurrency,
                 plain_step_ms=plain,
                 step_ms=steps,
-                fixed_ms=intercept,
-                per_token_ms=slope,
+                fixed_ms=intercept if is_possible else None,
+                per_token_ms=max(slope, 0.0) if is_possible else None,
             )
         )
     return tuple(found)

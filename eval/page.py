@@ -9,7 +9,7 @@ from html import escape
 from eval.result import Interval
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ccc }
 td.n { text-align: right; font-variant-numeric: tabular-nums }

@@ -12,9 +12,10 @@ class StepCost(Frozen):
     """A step of the verifier alone: its TPOT."""
     step_ms: dict[int, float]
     """By K: TPOT times emitted tokens per step, draft passes and verification together."""
-    fixed_ms: float
-    """The part that does not grow with K. With one K it is taken to be the plain step."""
-    per_token_ms: float
+    fixed_ms: float | None
+    """The part that does not grow with K. With one K it is taken to be the plain step. None, as the
+    next, where a straight line over K would have a negative part: the times are too noisy."""
+    per_token_ms: float | None
     """Each further proposed token: one draft pass and one more token to verify."""
 
 

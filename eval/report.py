@@ -2,45 +2,103 @@
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
+from typing import Any
 
 from eval.page import ends, glossary, interval_text, page, table
 from eval.parityresult import ParityReport, ParityRow
+from eval.reporttables import (
+    acceptance_table,
+    fastest_text,
+    smaller_k_table,
+    step_table,
+    times_table,
+)
 from eval.result import ALL, BenchResult, BenchRow
 
 _MOST_UNEQUAL = 5
 
 _GLOSSARY = {
-    "drafter": "a small model that proposes several tokens; the large one, the verifier, accepts "
-    "or rejects them, so the text stays the verifier's own",
+    "verifier": "the large language model whose answers are wanted",
+    "drafter": "a small model that proposes several tokens; the verifier accepts or rejects them, "
+    "so the text stays the verifier's own",
+    "token": "a piece of text, about three quarters of an English word",
+    "step": "one pass of the verifier, with the drafter's proposals checked in it",
     "K": "tokens proposed in each step",
     "acceptance length": "tokens gained per step, from 1 (nothing accepted) to K + 1",
     "decode speedup": "time per token of the verifier alone over that with the drafter; 1: no gain",
-    "interval": "where the figure would lie for other prompts of this kind, in 95 of 100 cases "
-    "unless said otherwise",
+    "break-even": "the acceptance length below which the drafter costs more time than it saves",
+    "interval": "in brackets: where the figure would lie for other prompts of this kind, in 95 of "
+    "100 cases unless said otherwise",
     "equal text": "answers that are token by token those of the verifier alone",
+    "requests at once": "how many answers were being written at the same time",
+}
+_ORDERS = {
+    "interleaved": "the verifier alone and with a drafter side by side, in turns",
+    "bracketed": "the verifier alone before and after everything else",
 }
 
 
 def render_html(result: BenchResult) -> str:
     """The page, complete in itself."""
+    full, result = result, _with_short_names(result)
     spec = result.spec
+    pooled = result.pooled()
     parts = [
         f"<h1>{escape(_headline(result))}</h1>",
+        _caution(pooled),
         f"<p>{len(spec.prompts)} prompts ({escape(spec.prompts_name)}), at most "
         f"{spec.sampling.max_tokens} tokens each, temperature {spec.sampling.temperature:g}. "
-        f"{spec.confidence:.0%} intervals over prompts. Order of work: {result.pairing}; "
-        f"{escape(result.stopped_because)}.</p>",
+        f"{spec.confidence:.0%} intervals over prompts. Order of work: {_ORDERS[result.pairing]}; "
+        f"{escape(result.stopped_because)}. {escape(fastest_text(result))}</p>",
         _main_table(result),
-        _chart(result.pooled()),
-        *(f"<p>{_explanation(row)}</p>" for row in result.pooled()),
+        _chart(pooled),
+        *(f"<p>{_explanation(row)}</p>" for row in pooled),
+        times_table(pooled),
+        acceptance_table(pooled),
+        smaller_k_table([row for row in result.acceptance_rows if row.category == ALL]),
+        step_table(result.step_costs),
         _category_table([row for row in result.results if row.category != ALL]),
         _ceiling_table(result),
         _parity_table(result.parity),
         glossary(_GLOSSARY),
         "<h2>Conditions</h2>",
-        table(("what", "value"), _conditions(result)),
+        table(("what", "value"), _conditions(full)),
     ]
     return page(_headline(result), parts)
+
+
+def _with_short_names(result: BenchResult) -> BenchResult:
+    """Drafters that were given as folders by the folders' names, where these tell them apart."""
+    names = result.spec.arm_names
+    short = {name: Path(name).name if name.startswith(("/", ".")) else name for name in names}
+    if len(set(short.values())) < len(names):
+        return result
+
+    def renamed(items: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(
+            i.model_copy(update={"drafter": short.get(i.drafter, i.drafter)}) for i in items
+        )
+
+    spec = result.spec
+    drafters = tuple(d.model_copy(update={"name": short[d.name]}) for d in spec.drafters)
+    update: dict[str, Any] = {
+        name: renamed(getattr(result, name))
+        for name in ("results", "acceptance_rows", "step_costs", "ceilings")
+    }
+    if result.parity is not None:
+        update["parity"] = result.parity.model_copy(update={"rows": renamed(result.parity.rows)})
+    return result.model_copy(
+        update={**update, "spec": spec.model_copy(update={"drafters": drafters})}
+    )
+
+
+def _caution(rows: Sequence[BenchRow]) -> str:
+    count = sum(bool(row.flags) for row in rows)
+    if not count:
+        return ""
+    text = f"{count} of {len(rows)} rows have a warning below: read it before using their figures."
+    return f'<p><span class="flag">{text}</span></p>'
 
 
 def _headline(result: BenchResult) -> str:
@@ -69,8 +127,8 @@ def _main_table(result: BenchResult) -> str:
         for row in result.pooled()
     ]
     columns = (
-        *("drafter", "K", "requests at once", "acceptance length", "decode speedup"),
-        *("ms per token: alone / with drafter", "equal text"),
+        *("drafter", "K", "requests at once", "acceptance length (tokens per step)"),
+        *("decode speedup (times)", "ms per token: alone / with drafter", "equal text"),
     )
     return table(columns, rows)
 
@@ -155,13 +213,17 @@ def _chart(rows: Sequence[BenchRow]) -> str:
     """Speedups with their intervals on one axis; the line is the verifier alone."""
     bounds = [end for row in rows for end in ends(row.decode_speedup)]
     least, most = min([*bounds, 1.0]) * 0.95, max([*bounds, 1.0]) * 1.05
-    height = 30 * len(rows) + 40
+    height, apart = 30 * len(rows) + 40, 0.08 * (most - least)
 
     def x(value: float) -> float:
         return 300 + 580 * (value - least) / (most - least)
 
     marks = [f'<line x1="{x(1):.1f}" y1="10" x2="{x(1):.1f}" y2="{height - 25}" stroke="#888"/>']
-    marks.append(f'<text x="{x(1):.1f}" y="{height - 8}" text-anchor="middle">1.0</text>')
+    ticks = {1.0: "1.0"} | {e: f"{e:.2f}" for e in (min(bounds), max(bounds)) if abs(e - 1) > apart}
+    marks += [
+        f'<text x="{x(at):.1f}" y="{height - 8}" text-anchor="middle">{text}</text>'
+        for at, text in ticks.items()
+    ]
     for index, row in enumerate(rows):
         y = 25 + 30 * index
         low, value, high = ends(row.decode_speedup)
@@ -175,6 +237,8 @@ def _chart(rows: Sequence[BenchRow]) -> str:
     return (
         f'<svg viewBox="0 0 900 {height}" font-size="13" role="img" '
         f'aria-label="decode speedup with intervals">{"".join(marks)}</svg>'
+        "<p><small>Decode speedup and its interval; the grey line is the verifier alone. "
+        "c: requests at once.</small></p>"
     )
 
 
@@ -183,7 +247,7 @@ def _conditions(result: BenchResult) -> list[tuple[object, ...]]:
         ("measured", f"{result.started_at}, {result.duration_s:.0f} s"),
         ("prompts digest", result.prompts_digest),
         ("verifier", result.spec.server.verifier.name),
-        *((f"digest of {d.name}", d.digest or "-") for d in result.spec.drafters),
+        *((d.name, f"SHA-256 {d.digest or '-'}") for d in result.spec.drafters),
         *(
             (f"engine {e.name}", f"vLLM {e.vllm_version}, started in {e.start_s:.0f} s")
             for e in result.engines

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from eval.parityresult import ParityReport
+from eval.records import StepCost
 from eval.result import ALL, BenchResult, BenchRow, Interval
 from harness.commands.benching import bench_drafters
 from harness.config.bench import BenchConfig
@@ -112,14 +113,19 @@ def show_result(result: BenchResult) -> None:
     show_table(
         f"{len(spec.prompts)} prompts, {spec.sampling.max_tokens} tokens at most, "
         f"{spec.confidence:.0%} intervals by prompt, {result.pairing}",
-        ("drafter", "K", "conc.", "acceptance length", "decode speedup", "TPOT ms", "equal text"),
+        ("drafter", "K", "conc.", "acceptance length", "decode speedup", "TPOT ms", "equal"),
         [_row(row) for row in result.pooled()],
     )
-    by_category = [row for row in result.results if row.category != ALL]
+    best = {(row.drafter, row.k, row.concurrency) for row in _fastest(result)}
+    by_category = [
+        row
+        for row in result.results
+        if row.category != ALL and (row.drafter, row.k, row.concurrency) in best
+    ]
     if by_category:
         show_table(
-            "by category",
-            ("drafter", "K", "conc.", "category", "prompts", "acceptance length", "decode speedup"),
+            "by category" + (", each drafter at its fastest K" if len(spec.k) > 1 else ""),
+            ("drafter", "K", "conc.", "category", "asked", "acceptance length", "decode speedup"),
             [_category_row(row) for row in by_category],
         )
     for row in result.pooled():
@@ -151,19 +157,23 @@ def show_result(result: BenchResult) -> None:
             ],
         )  # fmt: skip
     for cost in result.step_costs:
-        show_text(
-            _folded(
-                f"{names.short_reference(cost.drafter)} c={cost.concurrency}: a step takes "
-                f"{cost.fixed_ms:.1f} ms and {cost.per_token_ms:.1f} ms per proposed token; "
-                f"a plain one {cost.plain_step_ms:.1f} ms"
-            )
-        )
+        show_text(_folded(_cost_text(cost)))
     if result.parity is not None:
         _show_parity(result.parity)
     if len(spec.k) > 1:
         for concurrency, row in result.best_k().items():
             name = names.short_reference(row.drafter)
             show_text(f"fastest at concurrency {concurrency}: {name} with K={row.k}")
+
+
+def _fastest(result: BenchResult) -> list[BenchRow]:
+    """Of each drafter and concurrency the row of the fastest K."""
+    rows: dict[tuple[str, int], BenchRow] = {}
+    for row in result.pooled():
+        held = rows.get((row.drafter, row.concurrency))
+        if held is None or row.decode_speedup.value > held.decode_speedup.value:
+            rows[row.drafter, row.concurrency] = row
+    return list(rows.values())
 
 
 def _show_parity(parity: ParityReport) -> None:
@@ -187,6 +197,17 @@ def _show_parity(parity: ParityReport) -> None:
     )
 
 
+def _cost_text(cost: StepCost) -> str:
+    steps = ", ".join(f"{step:.1f} ms at K={k}" for k, step in sorted(cost.step_ms.items()))
+    text = (
+        f"{names.short_reference(cost.drafter)} c={cost.concurrency}: a step takes {steps}; "
+        f"a plain one {cost.plain_step_ms:.1f} ms"
+    )
+    if cost.fixed_ms is None or cost.per_token_ms is None:
+        return text
+    return f"{text}; {cost.fixed_ms:.1f} ms and {cost.per_token_ms:.1f} ms per proposed token"
+
+
 def _folded(text: str) -> str:
     """Text in lines that fit a screen; words, and so paths, stay whole."""
     return textwrap.fill(
@@ -199,8 +220,8 @@ def interval_text(interval: Interval | None) -> str | None:
     if interval is None:
         return None
     if interval.low is None or interval.high is None:
-        return f"{interval.value:.3f}"
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+        return f"{interval.value:.2f}"
+    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
 def _row(row: BenchRow) -> tuple[object, ...]:

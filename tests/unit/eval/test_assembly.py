@@ -73,6 +73,15 @@ def test_what_a_step_costs_is_told_and_with_several_k_fitted() -> None:
     assert (cost.fixed_ms, cost.per_token_ms) == (pytest.approx(80), pytest.approx(0))
 
 
+def test_times_that_lie_on_no_possible_line_are_told_without_one() -> None:
+    slower = make_cell("a", "k1-0", tpot_s=0.3, histogram=(0, 10))
+    slower = slower.model_copy(update={"key": slower.key.model_copy(update={"k": 1})})
+    cells = [make_cell("baseline", "before", 0.06), DRAFTED, slower]
+    (cost,) = make_result(cells).step_costs
+    assert cost.step_ms.keys() == {1, 3}
+    assert (cost.fixed_ms, cost.per_token_ms) == (None, None)
+
+
 def test_steps_without_a_draft_are_no_drafts_but_cost_a_step() -> None:
     # 20 tokens after the first: 4 drafts gave 4 + 6, the other 10 came one by one.
     sparse = make_cell("a", "k3-0", 0.05, histogram=(1, 1, 1, 1))

@@ -44,6 +44,35 @@ def test_every_tag_is_closed() -> None:
     assert open_tags == []
 
 
+def test_a_drafter_given_as_a_folder_goes_by_its_name_and_its_path_stands_below() -> None:
+    text = RESULT.model_dump_json().replace('"drafter":"a"', '"drafter":"/models/good"')
+    text = text.replace('"name":"a"', '"name":"/models/good"')
+    html = render_html(BenchResult.model_validate_json(text))
+    assert "<h1>good, K = 3" in html
+    assert html.count("/models/good") == 1
+
+
+def test_rows_with_warnings_are_announced_at_the_top() -> None:
+    html = render_html(RESULT)
+    assert html.index("1 of 1 rows have a warning") < html.index("<table>")
+    quiet = [make_cell("baseline", "before", 0.06), DRAFTED]
+    rows = [row.model_copy(update={"flags": ()}) for row in make_result(quiet).results]
+    assert "have a warning" not in render_html(
+        make_result(quiet).model_copy(update={"results": tuple(rows)})
+    )
+
+
+def test_times_acceptance_and_steps_have_tables_with_units() -> None:
+    html = render_html(RESULT)
+    for text in (
+        "first token after (ms)",
+        "tokens per second",
+        "verifier alone (ms)",
+        "K = 3: 80.0",
+    ):
+        assert text in html
+
+
 def test_ceilings_say_how_they_were_found() -> None:
     assert "What a drafter of this size would bring" not in render_html(RESULT)
     cells = [make_cell("baseline", "before", 0.06), DRAFTED]
