@@ -9,7 +9,7 @@ from harness.settings import Settings
 from harness.tracking.health import check_machine
 from harness.tracking.store import require_address
 
-BAD = ("nonsense", "foo://x", "sqlite://", "http//x", "http://", "file:///tmp/x", "/tmp/x", "")
+BAD = ("nonsense", "foo://x", "sqlite://", "http//x", "http://", "file:///x/y", "/x/y", "")
 
 
 @pytest.mark.parametrize("uri", BAD)
