@@ -181,7 +181,10 @@ def test_ctrl_c_stops_the_servers(server_spec, tmp_path: Path) -> None:
     assert_gone(workers_of(tmp_path))
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGKILL,), (signal.SIGINT, signal.SIGINT)])
+@pytest.mark.parametrize(
+    "signals",
+    [(signal.SIGKILL,), (signal.SIGTERM,), (signal.SIGINT,), (signal.SIGINT, signal.SIGINT)],
+)
 def test_no_server_is_left_however_its_owner_ends(
     server_spec, tmp_path: Path, signals: tuple[signal.Signals, ...]
 ) -> None:
