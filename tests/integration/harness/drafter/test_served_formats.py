@@ -53,6 +53,7 @@ def serve(learned: Learned, path: Path, log: Path) -> tuple[AcceptanceCounts, li
 @pytest.mark.timeout(900)
 def test_flat_and_nested_form_accept_the_same_tokens(learned: Learned, tmp_path: Path) -> None:
     verifier = Verifier.load(str(learned.verifier), load_settings(tmp_path))
+    assert check_drafter(learned.drafter, None, deep=True).findings == ()
     flat = convert_drafter(learned.drafter, "flat", tmp_path / "flat").path
     nested = convert_drafter(flat, "speculators", tmp_path / "nested").path
     found = []

@@ -106,15 +106,6 @@ def test_a_head_of_short_rows_is_not_taken_for_a_verifier_row_near_zero(tmp_path
     assert found == {"lm-head-apart"}
 
 
-def test_the_true_drafter_is_clean() -> None:
-    path = Path(__file__).parents[5] / "shared" / "drafters" / "smollm2-135m-eagle3"
-    if not path.is_dir():
-        pytest.skip(f"no trained drafter at {path}")
-    report = check_drafter(path, None, deep=True)
-    assert report.ok
-    assert report.findings == ()
-
-
 def _set(**values: object) -> Change:
     return lambda config: config.update(values)
 
