@@ -98,8 +98,7 @@ def show_training(trained: TrainRun) -> None:
         names.METRIC_EVAL_ACCEPTANCE_LENGTH,
     )  # fmt: skip
     columns = (
-        "epoch", "step", "val loss", "acceptance length", "trainer's estimate", "eval prompts",
-        "on disk", "best",
+        "epoch", "step", "val loss", "length", "estimate", "eval length", "on disk", "best",
     )  # fmt: skip
     rows = [
         (
@@ -112,7 +111,11 @@ def show_training(trained: TrainRun) -> None:
         )
         for checkpoint in trained.checkpoints
     ]
-    show_table("Checkpoints (replayed from the saved files, not served)", columns, rows)
+    show_table(
+        "Checkpoints (acceptance length in validation and on evaluation prompts, replayed)",
+        columns,
+        rows,
+    )
     shown = (
         names.METRIC_STEPS_PER_S, names.METRIC_TOKENS_PER_S, names.METRIC_PEAK_MEMORY_BYTES,
         names.METRIC_WALL_TIME_S, names.METRIC_CHECKPOINT_BYTES,
