@@ -80,10 +80,18 @@ class Coordinator:
             self._ports.sleep(_POLL_S if self._running else 0.0)
 
     def close(self) -> None:
-        """Kills what still runs and gives the sweep back."""
+        """Stops what still runs, checkpoints saved, and gives the sweep back."""
+        self._num_asked_to_stop = max(self._num_asked_to_stop, 1)
         for running in self._running:
-            running.worker.kill()
-        self._running = []
+            running.worker.interrupt()
+        deadline = self._ports.clock() + STOP_PATIENCE_S
+        while self._running:
+            if self._ports.clock() >= deadline:
+                for running in self._running:
+                    running.worker.kill()
+            for running in list(self._running):
+                self._listen(running)
+            self._ports.sleep(_POLL_S)
         self._heartbeat.end()
 
     def _look(self, trials: tuple[Trial, ...], *, is_due: bool) -> None:

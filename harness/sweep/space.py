@@ -27,6 +27,10 @@ _NOT_SEARCHED = {
     "smoke": "it changes no weights",
     "log_every_steps": "it changes no weights",
     "num_workers": "it changes no weights",
+    "replay_tokens": "it changes no weights",
+    "eval_prompts": "it changes no weights",
+    "eval_num_prompts": "it changes no weights",
+    "eval_max_tokens": "it changes no weights",
 }
 Scalar = None | bool | int | float | str
 Params = dict[str, Any]

@@ -103,16 +103,19 @@ class TrialStore:
         dataset_name: str | None = None,
         dataset_digest: str | None = None,
     ) -> None:
-        """Records a checkpoint's figures, and tells them with what a replay says."""
-        self._store.log_model_metrics(model_id, run_id, metrics, dataset_name, dataset_digest)
+        """Records a checkpoint's figures, a replay's among them, and tells them."""
         if model_id in self._replays:
+            self._store.log_model_metrics(model_id, run_id, metrics, dataset_name, dataset_digest)
             return
         checkpoint = self._store.get_checkpoint(model_id)
-        epoch = 0 if checkpoint.epoch is None else checkpoint.epoch
         length, by_prompt = self._replay(checkpoint)
+        # At one K for all trials: it ranks the checkpoints of this training, too.
+        own = {} if length is None else {names.METRIC_VAL_ACCEPTANCE_LENGTH: length}
+        figures = {**metrics, **own}
+        self._store.log_model_metrics(model_id, run_id, figures, dataset_name, dataset_digest)
         self._reporter.tell(
             Epoch(
-                epoch=epoch,
+                epoch=0 if checkpoint.epoch is None else checkpoint.epoch,
                 step=checkpoint.step,
                 model_id=model_id,
                 architecture=_architecture(checkpoint.path),

@@ -1,0 +1,167 @@
+"""Real sweeps: processes, Optuna's journal, MLflow; killed at any point and gone on with."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.config.load import load_config
+from harness.config.train import TrainConfig
+from harness.settings import Settings
+from harness.sweep.records import Trial, TrialState
+from harness.sweep.session import reopen
+from harness.tracking import names
+from harness.tracking.records import RunStatus, RunSummary
+from harness.tracking.store import open_store
+
+from .conftest import Sweep, run_harness
+
+pytestmark = pytest.mark.timeout(580)
+_WAIT_S = 240.0
+
+
+def wait_for(look: Callable[[], bool], process: subprocess.Popen[str], what: str) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not look():
+        if process.poll() is not None or time.monotonic() > deadline:
+            output = process.communicate()[0] if process.poll() is not None else "it still runs"
+            pytest.fail(f"{what} did not happen: {output}")
+        time.sleep(0.2)
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+    output, _ = process.communicate(timeout=_WAIT_S)
+    assert process.returncode == code, output
+    return output
+
+
+def trials_of(settings: Settings, name: str) -> tuple[Trial, ...]:
+    return reopen(name, settings)[0].trials()
+
+
+def family(settings: Settings) -> list[psutil.Process]:
+    """Every process that works on this project's trials."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        own = str(settings.root_dir) in line
+        if own and ("harness.sweep.trial" in line or "harness.training.worker" in line):
+            found.append(process)
+    return found
+
+
+def runs_of(settings: Settings, name: str) -> tuple[RunSummary, ...]:
+    return open_store(settings).find_runs(tags={names.TAG_SWEEP_NAME: name})
+
+
+def require_accounted(settings: Settings, name: str, num_trials: int) -> tuple[Trial, ...]:
+    trials = trials_of(settings, name)
+    assert len(trials) == num_trials
+    assert all(trial.is_finished for trial in trials)
+    runs = runs_of(settings, name)
+    assert not [run for run in runs if run.status is RunStatus.RUNNING]
+    by_id = {run.run_id: run for run in runs}
+    for trial in trials:
+        if trial.state is TrialState.COMPLETE:
+            run = by_id[trial.facts["run_id"]]
+            assert run.status is RunStatus.FINISHED
+            assert run.tags[names.TAG_TRIAL] == str(trial.number)
+            assert run.tags["trial.state"] == "COMPLETE"
+    assert not family(settings)
+    return trials
+
+
+def test_a_sweep_from_its_first_trial_to_a_configuration(
+    settings: Settings, start: Sweep, tmp_path: Path
+) -> None:
+    output = finish(start("whole"))
+    assert "3 of 3 trials" in output
+    trials = require_accounted(settings, "whole", 3)
+    assert all(t.values and t.values[0] == t.facts["acceptance_length"] for t in trials)
+    assert trials[0].params == {"lr": 3e-3}
+    runs = runs_of(settings, "whole")
+    (parent,) = [run for run in runs if run.kind == names.KIND_SWEEP]
+    children = [run for run in runs if run.kind == names.KIND_TRAIN]
+    assert parent.status is RunStatus.FINISHED
+    assert {run.tags[names.TAG_PARENT] for run in children} == {parent.run_id}
+    assert open_store(settings).read_text(parent.run_id, "sweep/history.html")
+    best = max(trials, key=lambda trial: (trial.values or (0.0,))[0])
+    out = tmp_path / "best.yaml"
+    finish(run_harness(settings, "sweep", "export", "whole", "--out", str(out)))
+    assert load_config(TrainConfig, out).lr == best.params["lr"]
+    assert f"trial {best.number}" in finish(run_harness(settings, "sweep", "best", "whole"))
+
+
+def test_kill_9_of_the_coordinator_and_the_next_call_goes_on(
+    settings: Settings, start: Sweep
+) -> None:
+    first = start("orphaned", fixed={"epochs": 30})
+
+    def has_epochs() -> bool:
+        folder = settings.sweeps_dir / "orphaned" / "trials" / "0000"
+        path = folder / "events-1.jsonl"
+        return path.is_file() and b'"epoch"' in path.read_bytes()
+
+    wait_for(has_epochs, first, "an epoch of the first trial")
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    deadline = time.monotonic() + 60
+    while family(settings) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not family(settings), "the trial outlived its coordinator"
+    finish(start("orphaned", fixed={"epochs": 30}, n_trials=1))
+    (trial,) = require_accounted(settings, "orphaned", 1)
+    assert trial.facts["attempts"] == 2
+    (run,) = [r for r in runs_of(settings, "orphaned") if r.kind == names.KIND_TRAIN]
+    assert run.tags[names.TAG_ATTEMPT] == "2", "it went on from its checkpoint"
+
+
+def test_kill_9_of_a_trial_and_of_its_trainer_in_mid_step(settings: Settings, start: Sweep) -> None:
+    process = start("hurt", fixed={"epochs": 30}, n_trials=1)
+    killed: set[int] = set()
+    for module, attempt in (("harness.training.worker", 1), ("harness.sweep.trial", 2)):
+
+        def has_epochs(attempt: int = attempt) -> bool:
+            folder = settings.sweeps_dir / "hurt" / "trials" / "0000"
+            path = folder / f"events-{attempt}.jsonl"
+            return path.is_file() and b'"epoch"' in path.read_bytes()
+
+        wait_for(has_epochs, process, f"an epoch of attempt {attempt}")
+        for victim in family(settings):
+            if module in " ".join(victim.cmdline()):
+                killed.add(victim.pid)
+                os.kill(victim.pid, signal.SIGKILL)
+    finish(process)
+    assert len(killed) == 2
+    (trial,) = require_accounted(settings, "hurt", 1)
+    assert trial.state is TrialState.COMPLETE
+    assert trial.facts["attempts"] == 3
+    assert trial.retry["reason"] == "killed"
+
+
+def test_an_interrupt_saves_and_stops_and_the_next_call_goes_on(
+    settings: Settings, start: Sweep
+) -> None:
+    process = start("paused", fixed={"epochs": 30}, n_trials=1)
+
+    def is_training() -> bool:
+        path = settings.sweeps_dir / "paused" / "trials" / "0000" / "events-1.jsonl"
+        return path.is_file() and b'"epoch"' in path.read_bytes()
+
+    wait_for(is_training, process, "an epoch")
+    finish(run_harness(settings, "sweep", "stop", "paused"))
+    finish(process, 130)
+    (trial,) = trials_of(settings, "paused")
+    assert trial.stage == "stopped"
+    assert not [r for r in runs_of(settings, "paused") if r.status is RunStatus.RUNNING]
+    finish(start("paused", fixed={"epochs": 30}, n_trials=1))
+    (trial,) = require_accounted(settings, "paused", 1)
+    assert trial.retry == {}
