@@ -264,7 +264,8 @@ class BenchResult(Frozen):
 
 def _flatten(sample: PromptSample) -> dict[str, object]:
     row = sample.model_dump(exclude={"acceptance"})
-    row["tpot_ms"] = 1e3 * sample.decode_s / sample.num_decode_tokens
+    tokens = sample.num_decode_tokens
+    row["tpot_ms"] = 1e3 * sample.decode_s / tokens if tokens else None
     counts = sample.acceptance
     if counts is not None:
         row |= counts.model_dump(exclude={"accepted_at"})

@@ -133,6 +133,13 @@ def test_the_document_survives_a_round_trip_and_a_frame_has_a_row_a_prompt(tmp_p
     assert length == result.best.acceptance_length.value
 
 
+def test_an_answer_of_one_token_has_no_time_per_token_in_the_frame() -> None:
+    result = make_result([make_cell("baseline", "before", 0.06), DRAFTED])
+    short = result.samples[0].model_copy(update={"num_decode_tokens": 0, "decode_s": 0.0})
+    frame = result.model_copy(update={"samples": (short, *result.samples[1:])}).to_frame()
+    assert frame.tpot_ms.isna().tolist() == [True] + [False] * (2 * NUM_PROMPTS - 1)
+
+
 def test_precision_is_reached_only_with_a_baseline_to_compare_with() -> None:
     baseline = make_cell("baseline", "k3-0", 0.06)
     spec = make_spec(precision=0.02)
