@@ -150,15 +150,18 @@ def _split(
     longest = max(row.num_entries + 1 for row in rows)
     judged, left_out = [], []
     for change in changes:
-        first = change.first_entry
-        long = {row.id for row in rows if any(span.end - 1 - k > first for span in row.spans)}
-        if len(long) >= LEAST_PROMPTS:
+        begin = change.first_entry
+        num_long = len({r.id for r in rows if any(s.end - 1 - k > begin for s in r.spans)})
+        if num_long < LEAST_PROMPTS:
+            reason = (
+                f"{num_long} of {num_prompts} prompts are, with their answers, longer than "
+                f"{begin} tokens, {LEAST_PROMPTS} must be; the longest has {longest}"
+            )
+        elif change.window is not None and change.window >= longest:
+            reason = f"not told apart from no window: the longest answer ends at token {longest}"
+        else:
             judged.append(change)
             continue
-        reason = (
-            f"{len(long)} of {num_prompts} prompts are, with their answers, longer than {first} "
-            f"tokens, {LEAST_PROMPTS} must be; the longest has {longest}"
-        )
         value = str(change.value)
         left_out.append(NotJudged(subject=change.subject, value=value, reason=reason))
     return judged, tuple(left_out)

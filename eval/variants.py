@@ -27,6 +27,8 @@ class Change(NamedTuple):
     """Tensors in the place of the drafter's own, or of those that it shares."""
     first_entry: int = 0
     """Entries before this one cannot tell the difference: their context is too short."""
+    window: int | None = None
+    """A window that no shorter context tells from none at all."""
 
 
 def list_changes(
@@ -91,7 +93,9 @@ def _window_changes(facts: DraftFacts, windows: Iterable[int]) -> list[Change]:
         new = (window,) * count
         if new != facts.windows:
             first = min([*present, *([window] if window else [])])
-            changes.append(Change("windows", window, {"windows": new}, first_entry=first))
+            changes.append(
+                Change("windows", window, {"windows": new}, first_entry=first, window=window)
+            )
     return changes
 
 

@@ -14,6 +14,7 @@ from harness.drafter.verifier import Verifier
 from harness.errors import CheckError, ConfigError
 from harness.render import log, progress, show_json, show_table, show_text
 from harness.settings import Settings, load_settings, share_cores
+from harness.tracking.records import Checkpoint, RunSummary
 from harness.tracking.resolve import FORMS, ResolvedDrafter, resolve_drafter
 from harness.tracking.store import open_store
 
@@ -32,6 +33,8 @@ class ReplayOptions(NamedTuple):
     num_prompts: int
     max_tokens: int
     settings: Settings
+    training: tuple[Checkpoint, RunSummary] | None
+    """Where the drafter comes from one of ours: what its run measured."""
 
 
 @app.command()
@@ -72,9 +75,9 @@ def verify(
     report = check_drafter(resolved.path, loaded, parent_path, deep=deep, purpose=purpose)
     tried: list[tuple[str, ...]] = []
     if replay and loaded and report.ok:
-        options = ReplayOptions(
-            prompts or str(settings.root_dir / DEFAULT_PROMPTS), num_prompts, max_tokens, settings
-        )
+        prompts = prompts or str(settings.root_dir / DEFAULT_PROMPTS)
+        training = _training_of(resolved, settings)
+        options = ReplayOptions(prompts, num_prompts, max_tokens, settings, training)
         report, tried = _replay(report, resolved.path, loaded, parent_path, options)
     elif replay:
         log("not replayed: what the files show must be corrected first")
@@ -109,6 +112,15 @@ def _load_verifier(
         return None
     log(f"verifier of its run: {reference}")
     return found
+
+
+def _training_of(
+    resolved: ResolvedDrafter, settings: Settings
+) -> tuple[Checkpoint, RunSummary] | None:
+    if resolved.checkpoint is None:
+        return None
+    run = open_store(settings).get_run(resolved.checkpoint.run_id)
+    return resolved.checkpoint, run
 
 
 def _replay(

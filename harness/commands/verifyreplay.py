@@ -15,6 +15,7 @@ from eval.transcripts import read_rows, record_prompts
 from eval.variants import needed_layers
 from eval.verifier import VerifierParts
 from harness.commands.verify import ReplayOptions
+from harness.commands.verifytrained import check_against_training
 from harness.digests import digest_json
 from harness.drafter.arithmetic import draft_facts, verifier_facts
 from harness.drafter.check_replay import (
@@ -77,7 +78,10 @@ def check_by_replay(
     k = min(drafter.num_speculative_tokens or 3, _MOST_K)
     answers = _record(facts, options, layer_ids, k, progress)
     result = run_counterfactuals(subject, changes, answers, progress)
-    return ReplayCheck(findings_of(result, drafter), summary_lines(result))
+    findings = findings_of(result, drafter)
+    if options.training:
+        findings += check_against_training(subject, *options.training)
+    return ReplayCheck(findings, summary_lines(result))
 
 
 def _record(

@@ -112,7 +112,7 @@ def _check_headers(
 def _is_drafter(drafter: Drafter) -> bool:
     """Whether anything says so: the format, the architecture or a tensor."""
     named = any("eagle" in name.lower() for name in drafter.architectures)
-    is_meant = drafter.format != "flat" or named or "draft_vocab_size" in drafter.config
+    is_meant = drafter.format == "speculators" or named or "draft_vocab_size" in drafter.config
     return is_meant or any(drafter.find(name) for name in _ONLY_IN_DRAFTERS)
 
 

@@ -1,0 +1,119 @@
+"""Proof of a checkpoint of ours: does its file compute what its training measured?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.agreement import Agreement, check_agreement, spread
+from eval.draft import DraftModel
+from eval.scoring import Subject
+from eval.sequences import Row
+from harness.corpus.hidden_states import Corpus
+from harness.corpus.rows import read_rows
+from harness.drafter.findings import Finding
+from harness.errors import HarnessError
+from harness.tracking import names
+from harness.tracking.records import Checkpoint, RunSummary
+
+_RULE = "trained"
+_PREFIX = "val/full_acc_"
+_MOST_TOKENS = 20_000
+"""Answer tokens of the validation rows that are replayed at most."""
+
+
+def check_against_training(
+    subject: Subject, checkpoint: Checkpoint, run: RunSummary
+) -> list[Finding]:
+    """The trainer's accuracies counted again from the file, over the run's own validation rows.
+
+    Args:
+        subject: The drafter as its file says.
+        checkpoint: What the store knows of it.
+        run: The training that it comes from.
+
+    Raises:
+        EvalError: The corpus' files are damaged.
+    """
+    trained: list[float] = []
+    while (key := f"{_PREFIX}{len(trained)}") in checkpoint.metrics:
+        trained.append(checkpoint.metrics[key])
+    if not trained:
+        return [_unchecked("the trainer's accuracies", "none recorded with this checkpoint")]
+    try:
+        corpus = _load_corpus(run)
+    except (HarnessError, LookupError) as error:
+        return [_unchecked("the corpus of its training", str(error))]
+    ids = corpus.aux_layer_ids
+    if ids != subject.facts.aux_layer_ids:
+        return [_wrong_layers(ids, subject.facts.aux_layer_ids)]
+    first = int(corpus.num_rows * (1 - float(run.params["val_ratio"])))
+    # The trainer drops a token of each row before it cuts.
+    every = read_rows(corpus, first, int(run.params["total_seq_len"]) + 1)
+    rows = spread(every, _MOST_TOKENS)
+    parts = subject.parts
+    model = DraftModel(
+        subject.facts,
+        subject.tensors,
+        verifier_embed=parts.embed_VD,
+        verifier_head=parts.head_VD,
+        device=str(parts.norm_D.device),
+    )
+    found = check_agreement(
+        model,
+        parts,
+        rows,
+        trained,
+        dtype=run.params.get("dtype", "bfloat16"),
+        share_replayed=_num_tokens(rows) / max(1, _num_tokens(every)),
+    )
+    return [_judged(found, checkpoint)]
+
+
+def _load_corpus(run: RunSummary) -> Corpus:
+    source = next(one.source for one in run.datasets if one.context == "training")
+    corpus = Corpus.load(Path(source), deep=False)
+    recorded = run.tags[names.TAG_CORPUS_DIGEST]
+    if corpus.digest != recorded:
+        raise LookupError(f"{source} has digest {corpus.digest[:16]}, not {recorded[:16]} any more")
+    return corpus
+
+
+def _num_tokens(rows: Sequence[Row]) -> int:
+    return sum(span.end - span.begin for row in rows for span in row.spans)
+
+
+def _judged(found: Agreement, checkpoint: Checkpoint) -> Finding:
+    return Finding(
+        rule=_RULE,
+        severity="info" if found.agrees else "error",
+        subject=f"train agreement of {checkpoint.name}",
+        expected="the accuracies of its trainer, over its own validation rows",
+        found=("they agree; worst " if found.agrees else "") + found.describe(),
+        consequence="The file computes what was trained."
+        if found.agrees
+        else "The file does not compute what was trained.",
+        fix="none needed" if found.agrees else found.suspects(),
+    )
+
+
+def _wrong_layers(trained: tuple[int, ...], found: tuple[int, ...]) -> Finding:
+    return Finding(
+        rule="S14",
+        severity="error",
+        subject="eagle_aux_hidden_state_layer_ids",
+        expected=f"{list(trained)}, whose states it was trained on",
+        found=str(list(found)),
+        consequence="The drafter is handed the states of other layers than in training.",
+        fix=f"set eagle_aux_hidden_state_layer_ids to {list(trained)} in config.json",
+    )
+
+
+def _unchecked(expected: str, found: str) -> Finding:
+    return Finding(
+        rule=_RULE,
+        severity="info",
+        subject="train agreement",
+        expected=expected,
+        found=found,
+        consequence="Whether the file computes what was trained was not checked.",
+        fix="put the corpus back where its run says, or rely on the rest of --replay",
+    )
