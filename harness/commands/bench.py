@@ -33,7 +33,10 @@ _Drafters = Annotated[
 _Verifier = Annotated[
     str | None, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
 ]
-_Prompts = Annotated[str | None, typer.Option(help="JSONL file, package:<name>, hf:<org>/<set>, or a benchmark folder.")]
+_Prompts = Annotated[
+    str | None,
+    typer.Option(help="JSONL file, package:<name>, hf:<org>/<set>, or a benchmark folder."),
+]
 _K = Annotated[str | None, typer.Option(help="Tokens proposed per draft: 3 or 1,2,3,5.")]
 _Concurrency = Annotated[str | None, typer.Option(help="Requests under way at once: 1 or 1,8,32.")]
 _Set = Annotated[list[str] | None, typer.Option("--set", help="A key of the YAML: max_tokens=64.")]
