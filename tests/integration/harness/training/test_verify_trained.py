@@ -1,0 +1,57 @@
+"""verify --replay of a checkpoint of ours: its file against what its run measured."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from eval.scoring import Subject
+from eval.verifier import VerifierParts
+from harness.commands.verifytrained import check_against_training
+from harness.drafter.arithmetic import draft_facts, verifier_facts
+from harness.drafter.check_replay import load_subject
+from harness.drafter.drafter import Drafter
+from harness.drafter.verifier import Verifier
+from harness.settings import Settings
+from harness.tracking.store import Store
+from harness.training.run import TrainRun
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def subject(trained: TrainRun, store: Store, settings: Settings, verifier_path: Path) -> Subject:
+    verifier = Verifier.load(str(verifier_path), settings)
+    parts = VerifierParts.load(verifier_facts(verifier, "ab" * 32), torch.float32)
+    drafter = Drafter.load(store.checkpoints(trained.run_id)[-1].path)
+    return load_subject(drafter, draft_facts(drafter, verifier), parts)
+
+
+def test_the_file_as_it_was_saved_agrees(subject: Subject, trained: TrainRun, store: Store) -> None:
+    checkpoint, run = store.checkpoints(trained.run_id)[-1], store.get_run(trained.run_id)
+    (finding,) = check_against_training(subject, checkpoint, run)
+    assert (finding.rule, finding.severity) == ("trained", "info")
+    assert "they agree; worst step" in finding.found
+
+
+def test_a_file_that_computes_something_else_is_an_error(
+    subject: Subject, trained: TrainRun, store: Store
+) -> None:
+    checkpoint, run = store.checkpoints(trained.run_id)[-1], store.get_run(trained.run_id)
+    wrong = {name: torch.randn_like(x) if name == "fc.weight" else x
+             for name, x in subject.tensors.items()}  # fmt: skip
+    (finding,) = check_against_training(subject._replace(tensors=wrong), checkpoint, run)
+    assert (finding.rule, finding.severity) == ("trained", "error")
+    layers = subject.facts.model_copy(update={"aux_layer_ids": (0, 2, 4)})
+    (finding,) = check_against_training(subject._replace(facts=layers), checkpoint, run)
+    assert (finding.rule, finding.severity) == ("S14", "error")
+
+
+def test_a_corpus_that_changed_is_not_compared_with(
+    subject: Subject, trained: TrainRun, store: Store
+) -> None:
+    checkpoint, run = store.checkpoints(trained.run_id)[-1], store.get_run(trained.run_id)
+    other = run.model_copy(update={"tags": {**run.tags, "corpus.digest": "0" * 64}})
+    (finding,) = check_against_training(subject, checkpoint, other)
+    assert finding.severity == "info"
+    assert "was not checked" in finding.consequence
