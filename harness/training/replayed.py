@@ -61,7 +61,7 @@ def validation_figures(found: "CheckpointReplay") -> dict[str, float]:
     """Figures on the validation rows."""
     figures = {
         names.METRIC_VAL_REPLAYED_ACC.format(step=step.step): step.replayed
-        for step in found.agreement.steps
+        for step in (found.agreement.steps if found.agreement else ())
     }
     return figures | _named(
         found.in_domain, names.METRIC_VAL_ACCEPTANCE_LENGTH, names.METRIC_VAL_EVERYWHERE_LENGTH

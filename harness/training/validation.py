@@ -50,7 +50,8 @@ class CheckpointReplay(Frozen):
     """What was found of one checkpoint."""
 
     k: int
-    agreement: Agreement
+    agreement: Agreement | None
+    """None where the validation rows hold no answers."""
     share_unequal: float
     """Of the answer tokens in the draft vocabulary, those that the verifier would not say."""
     in_domain: Lengths | None
@@ -111,16 +112,14 @@ class ValidationReplay:
         for found in judge_rows(model, self._parts, self._rows, k, budget_tokens=budget):
             judged += found
             yield
-        trained = [saved.metrics[f"full_acc_{step}"] for step in range(k)]
-        agreement = compare(judged, trained, dtype=dtype, share_replayed=self._share)
-        require_agreement(agreement, saved)
+        agreement = self._compare(judged, saved, dtype)
         walked: list[_Walked] = []
         for batch in build_batches(self._prompt_rows, budget, k):
             depths = count_right(model, batch, k).numpy()
             walked += [_walk(row, d, k) for row, d in zip(batch.rows, depths, strict=True)]
             yield
         checked = sum(one.num_checked for one in judged)
-        unequal = 1 - sum(one.num_greedy for one in judged) / max(1, checked)
+        unequal = 1 - sum(one.num_greedy for one in judged) / checked if checked else 0.0
         own = [_walk(one.row, one.served, k) for one in judged]
         return CheckpointReplay(
             k=k,
@@ -130,6 +129,15 @@ class ValidationReplay:
             on_prompts=_measure(walked) if walked else None,
             replay_s=time.monotonic() - began,
         )
+
+    def _compare(self, judged: list[JudgedRow], saved: Saved, dtype: str) -> Agreement | None:
+        keys = [f"full_acc_{step}" for step in range(self._plan.config.ttt_steps)]
+        trained = [saved.metrics[key] for key in keys if key in saved.metrics]
+        if len(trained) < len(keys) or not sum(int(one.total.sum()) for one in judged):
+            return None
+        agreement = compare(judged, trained, dtype=dtype, share_replayed=self._share)
+        require_agreement(agreement, saved)
+        return agreement
 
     def _load(self, saved: Saved) -> DraftModel:
         facts = draft_facts(Drafter.load(saved.path), self._plan.verifier)

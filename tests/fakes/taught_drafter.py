@@ -57,9 +57,6 @@ def teach(folder: Path, config: TrainConfig, settings: Settings, *, num_epochs: 
         save_dir=folder / "epochs",
     )
     torch.manual_seed(config.seed)
-    # Matrices of 24 columns: more threads only wait for one another.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     machine = find_machine(config)
     model = build_draft(job, machine.attention).model.float()
     embed = model.embed_tokens.weight
@@ -69,7 +66,6 @@ def teach(folder: Path, config: TrainConfig, settings: Settings, *, num_epochs: 
         loaders = build_loaders(speculators_config(job, machine), job, model)
         _train(model, loaders[0], config, num_epochs)
         figures = _validate(model, loaders[1], config.ttt_steps)
-    torch.set_num_threads(threads)
     path = folder / "drafter"
     model.save_pretrained(path)
     for script in path.glob("*.py"):

@@ -4,7 +4,7 @@ The trainer's side is speculators' own validation forward over its own loaders, 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -53,6 +53,7 @@ class Trial:
     def __init__(self, folder: Path, settings: Settings, make_config: MakeConfig) -> None:
         self.folder = folder
         self.verifier_path = write_running_verifier(folder / "verifier")
+        write_words(self.verifier_path)
         corpus = write_tiny_corpus(folder / "corpus", self.verifier_path, num_distinct=NUM_DISTINCT)
         self.config = make_config(verifier=str(self.verifier_path), corpus=str(corpus), **SHAPE)
         self.settings = settings
@@ -61,7 +62,7 @@ class Trial:
         self.parts = VerifierParts.load(self.facts, torch.float32)
         loaded = Corpus.load(corpus, deep=False)
         self.rows = read_rows(loaded, loaded.num_rows // 2)
-        self.taught = self.teach("taught", 80)
+        self.taught = self.teach("taught", 50)
 
     def teach(self, name: str, num_epochs: int, **changes: object) -> Taught:
         config = self.config.model_copy(update=changes)
@@ -82,8 +83,20 @@ class Trial:
 
 
 @pytest.fixture(scope="module")
+def _one_thread() -> Iterator[None]:
+    """Matrices of 24 columns: more threads only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
 def trial(
-    tmp_path_factory: pytest.TempPathFactory, settings: Settings, make_config: MakeConfig
+    tmp_path_factory: pytest.TempPathFactory,
+    settings: Settings,
+    make_config: MakeConfig,
+    _one_thread: None,
 ) -> Trial:
     return Trial(tmp_path_factory.mktemp("agreement"), settings, make_config)
 
@@ -189,7 +202,6 @@ def write_prompts(path: Path, first: int, count: int) -> Path:
 def test_a_training_ranks_by_the_walk_and_tells_the_whole_gap(
     trial: Trial, make_config: MakeConfig, settings: Settings, store: Store, tmp_path: Path
 ) -> None:
-    write_words(trial.verifier_path)
     config = make_config(
         verifier=str(trial.verifier_path),
         corpus=trial.config.corpus,
@@ -241,7 +253,6 @@ def test_a_checkpoint_that_is_not_what_was_trained_fails_the_run(
 def test_prompts_of_the_corpus_are_no_evaluation(
     trial: Trial, make_config: MakeConfig, settings: Settings, store: Store, tmp_path: Path
 ) -> None:
-    write_words(trial.verifier_path)
     config = make_config(
         verifier=str(trial.verifier_path),
         corpus=trial.config.corpus,
