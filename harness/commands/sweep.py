@@ -141,7 +141,7 @@ def best(name: _Name) -> None:
         show_table(f"front of {name}", columns, rows)
         return
     trial = _require_best(study)
-    facts: dict[str, Any] = {"point": spell(trial.params), "origin": trial.facts.get("origin")}
+    facts: dict[str, Any] = {"point": spell(trial.params), "origin": trial.origin}
     if trial.values:
         facts[study.config.objectives[0].metric] = trial.values[0]
     facts |= {f"served {key}": value for key, value in trial.served.items()}
@@ -199,7 +199,7 @@ def retry(
     """Puts failed trials in front again; the next call of the sweep runs them."""
     study, place = reopen(name, load_settings())
     with coordinator_lock(place.folder):
-        known = {t.facts.get("origin") for t in study.trials()}
+        known = {t.origin for t in study.trials()}
         chosen = [
             t
             for t in study.trials()

@@ -71,7 +71,7 @@ def _first_points(prepared: Prepared) -> Iterator[tuple[str, object]]:
         study = SweepStudy(config, prepared.space, open_storage(None, Path(folder)))
         for _ in range(count):
             trial = study.ask()
-            yield f"{trial.number} ({trial.facts['origin']})", spell(trial.params)
+            yield f"{trial.number} ({trial.origin})", spell(trial.params)
 
 
 def _minutes(seconds: float | None) -> str:

@@ -190,5 +190,5 @@ class Endings:
             )
 
     def _cost_key(self, trial: Trial) -> str:
-        k = self._study.space.resolve(trial.params).k
+        k = self._study.space.k_of(trial.params)
         return f"{_ATTR_COST}{trial.facts.get('architecture')}.{k}"

@@ -80,13 +80,13 @@ class Heartbeat:
         Raises:
             ConfigError: It lives.
         """
-        held = self._study.attr(_ATTR)
+        held = self._study.fresh_attr(_ATTR)
         if not _is_elsewhere(held):
             return
         deadline = self._clock() + _PATIENCE_S
         while self._clock() < deadline:
             self._sleep(1.0)
-            if self._study.attr(_ATTR) != held:
+            if self._study.fresh_attr(_ATTR) != held:
                 name, host = self._study.config.name, held["owner"]["host"]
                 raise ConfigError(
                     f"a coordinator on {host} works on {name!r}",

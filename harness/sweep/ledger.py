@@ -187,7 +187,7 @@ def trial_tags(trial: Trial) -> Mapping[str, object]:
         "stage": trial.stage,
         "state": trial.state.value,
         "params": trial.params,
-        "origin": trial.facts.get("origin"),
+        "origin": trial.origin,
         "reason": trial.facts.get("reason"),
         "detail": trial.facts.get("detail"),
         "value": list(trial.values) if trial.values else None,

@@ -162,6 +162,11 @@ class Trial(Frozen):
         return str(self.facts.get("stage", "asked"))
 
     @property
+    def origin(self) -> str:
+        """Who asked for it: base, baseline <i>, grid <i>, retry of <n>, or the sampler."""
+        return str(self.facts.get("origin", "sampler"))
+
+    @property
     def num_attempts(self) -> int:
         """How often a process was started for it."""
         return int(self.facts.get("attempts", 0))

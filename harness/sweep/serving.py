@@ -88,19 +88,19 @@ class Serving:
         trials = self._study.trials()
         is_front = self._config.is_multi_objective
         ranked = front(self._config, trials) if is_front else rank(self._config, trials)
-        best = ranked[: self._config.num_served]
-        base = [t for t in rank(self._config, trials) if t.number == 0 and t not in best]
+        best = [trial for trial in ranked if trial.number][: self._config.num_served]
+        base = [trial for trial in rank(self._config, trials) if trial.number == 0]
         return [*best, *base] if self._config.num_served else []
 
     def _finalists(self) -> list[Trial]:
         found = served_rank(self._config, self._study.trials())
-        best = found[: self._config.num_final]
-        return [*best, *(t for t in found if t.number == 0 and t not in best)]
+        best = [trial for trial in found if trial.number][: self._config.num_final]
+        return [*best, *(trial for trial in found if trial.number == 0)]
 
     def _by_k(self, trials: Iterable[Trial]) -> list[tuple[int, list[Trial]]]:
         """Trials by K, those of one architecture next to each other."""
         key: Callable[[Trial], tuple[int, str, int]] = lambda t: (  # noqa: E731 - used twice
-            self._study.space.resolve(t.params).k, str(t.facts.get("architecture")), t.number,
+            self._study.space.k_of(t.params), str(t.facts.get("architecture")), t.number,
         )  # fmt: skip
         ordered = sorted(trials, key=key)
         return [(k, list(group)) for k, group in itertools.groupby(ordered, lambda t: key(t)[0])]

@@ -111,7 +111,11 @@ class Space:
                 f"{'.'.join(map(str, p['loc'])) or 'config'}: {p['msg']}" for p in error.errors()
             )
             raise ConfigError(f"the point {spell(params)} is no training: {problems}") from error
-        return Point(train=train, k=int(params.get("k", self._k)))
+        return Point(train=train, k=self.k_of(params))
+
+    def k_of(self, params: Mapping[str, Any]) -> int:
+        """Tokens proposed per draft at a point."""
+        return int(params.get("k", self._k))
 
     def grid(self) -> Iterator[Params]:
         """Every point of a finite space, in the order of the axes."""

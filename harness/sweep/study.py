@@ -55,15 +55,17 @@ class SweepStudy:
             load_if_exists=True,
         )
         self._require_same_space()
-        if ATTR_SWEEP_ID not in self._study.user_attrs:
-            self._study.set_user_attr(ATTR_SWEEP_ID, uuid4().hex)
-            self._study.set_user_attr(ATTR_OPTUNA, optuna.__version__)
+        self._attrs: dict[str, Any] = self._study.user_attrs
+        """A copy: Optuna's own is made anew at each look, and only we write."""
+        if ATTR_SWEEP_ID not in self._attrs:
+            self.set_attr(ATTR_OPTUNA, optuna.__version__)
+            self.set_attr(ATTR_SWEEP_ID, uuid4().hex)
         self._enqueue_known()
 
     @property
     def sweep_id(self) -> str:
         """What the runs in MLflow carry; unlike the name it is never used twice."""
-        return str(self._study.user_attrs[ATTR_SWEEP_ID])
+        return str(self._attrs[ATTR_SWEEP_ID])
 
     @property
     def optuna_study(self) -> optuna.Study:
@@ -72,16 +74,21 @@ class SweepStudy:
 
     def attr(self, key: str) -> Any:
         """A note on the whole sweep; None when there is none."""
+        return self._attrs.get(key)
+
+    def fresh_attr(self, key: str) -> Any:
+        """The same as it stands in the storage now, where another process may write."""
         return self._study.user_attrs.get(key)
 
     def set_attr(self, key: str, value: Any) -> None:
         """Notes something on the whole sweep."""
-        if self._study.user_attrs.get(key) != value:
+        if self._attrs.get(key) != value:
             self._study.set_user_attr(key, value)
+            self._attrs[key] = value
 
     def trials(self) -> tuple[Trial, ...]:
         """All trials by number."""
-        attrs = self._study.user_attrs
+        attrs = self._attrs
         found: list[Trial] = []
         for frozen in self._study.get_trials(deepcopy=False):
             trial = self._finished.get(frozen.number)
@@ -95,7 +102,7 @@ class SweepStudy:
 
     def trial(self, number: int) -> Trial:
         """One trial."""
-        served = self._study.user_attrs.get(f"{_ATTR_SERVED}{number}", {})
+        served = self._attrs.get(f"{_ATTR_SERVED}{number}", {})
         return _as_trial(self._frozen(number), served)
 
     def ask(self) -> Trial:
@@ -210,8 +217,6 @@ class SweepStudy:
                 if is_active(axis, params):
                     self._draw_again(trial, key)
                     params[key] = _suggest(trial, key, axis)
-        if "origin" not in trial.user_attrs:
-            trial.set_user_attr("origin", "sampler")
         trial.set_user_attr("stage", "asked")
         return self.trial(trial.number)
 

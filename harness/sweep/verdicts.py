@@ -83,7 +83,7 @@ def may_retry(config: SweepConfig, trial: Trial, reason: Reason) -> bool:
 def count_failures(trials: Iterable[Trial]) -> int:
     """Failures that count: not points that make no training, not copies, not those tried anew."""
     trials = tuple(trials)
-    again = {trial.facts.get("origin") for trial in trials}
+    again = {trial.origin for trial in trials}
     return sum(
         trial.state is TrialState.FAIL
         and trial.facts.get("reason") != Reason.INVALID
@@ -111,7 +111,7 @@ def has_next(config: SweepConfig, trials: Iterable[Trial]) -> bool:
 
 def is_retry(trial: Trial) -> bool:
     """Whether a trial repeats a failed one, on top of the budget."""
-    return str(trial.facts.get("origin", "")).startswith(_RETRY)
+    return trial.origin.startswith(_RETRY)
 
 
 def rank(config: SweepConfig, trials: Iterable[Trial]) -> list[Trial]:

@@ -41,8 +41,8 @@ class Crash(BaseException):
 
 
 def quality(train: TrainConfig) -> float:
-    """Acceptance length of a training: best at lr 1e-3, more with more steps unrolled."""
-    return 2.0 - abs(train.lr - 1e-3) * 200 + 0.01 * train.ttt_steps
+    """Acceptance length of a training: best at lr 2e-3, more with more steps unrolled."""
+    return 2.0 - abs(train.lr - 2e-3) * 200 + 0.01 * train.ttt_steps
 
 
 def trains(spec: TrialSpec, *, num_epochs: int = 3, architecture: str = "a") -> list[Event]:

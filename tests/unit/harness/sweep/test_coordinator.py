@@ -41,7 +41,7 @@ def test_a_sweep_runs_the_base_first_then_its_budget(tmp_path: Path) -> None:
     require_accounted(world, study, 6)
     first, second, *_ = study.trials()
     assert first.params == {"lr": BASE.lr, "ttt_steps": BASE.ttt_steps}
-    assert first.facts["origin"] == "base"
+    assert first.origin == "base"
     assert second.params == {"lr": 2e-3, "ttt_steps": BASE.ttt_steps}
 
 
