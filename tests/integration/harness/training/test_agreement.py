@@ -150,11 +150,6 @@ def test_what_a_file_cannot_show_is_seen(
     assert not found.agrees, what
 
 
-def test_another_activation_of_the_same_kind_is_seen(trial: Trial, tmp_path: Path) -> None:
-    found = trial.agree(change(trial.taught.path, tmp_path / "gelu", {"hidden_act": "gelu"}))
-    assert not found.agrees
-
-
 @pytest.mark.parametrize("ids", [(0, 2, 4), (2, 4, 5)])
 def test_states_of_the_layers_beside_are_seen(trial: Trial, ids: tuple[int, ...]) -> None:
     """S14: another convention of layer ids."""
