@@ -20,6 +20,7 @@ COMMANDS = {
     "convert": "between flat and speculators format, without loss",
     "lineage": "where a drafter came from, back to the root",
     "replay": "acceptance length from hidden states, without a server",
+    "sweep": "search trainings for what decodes fastest",
     "bench": "measure acceptance length and decode speedup in vLLM",
     "promote": "make a drafter the champion, if the policy lets it",
     "export": "write a folder that vLLM serves",
