@@ -64,6 +64,8 @@ class Endings:
     def take_epoch(self, number: int, epoch: Epoch) -> bool:
         """Notes a checkpoint's figures and asks the pruner; whether the trial is given up."""
         self.note_epoch(number, epoch)
+        if self._config.is_multi_objective:
+            return False
         cost = self.cost_of(self._study.trial(number))
         reports = reports_of(self._config, epoch, cost)
         for step, reported in reports.items():

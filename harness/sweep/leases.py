@@ -101,8 +101,9 @@ class Heartbeat:
             self._study.set_attr(_ATTR, {"owner": self._owner, "count": self._count})
 
     def end(self) -> None:
-        """Says that nobody coordinates any more."""
-        self._study.set_attr(_ATTR, None)
+        """Says that nobody coordinates any more, if it was us."""
+        if self._count:
+            self._study.set_attr(_ATTR, None)
 
 
 def is_expired(lease: Any) -> bool:

@@ -1,4 +1,7 @@
+import fcntl
 import json
+import threading
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,7 +15,7 @@ from harness.sweep.endings import Endings
 from harness.sweep.ports import Pause
 from harness.sweep.records import Event, Failed, Reason, Stopped, Trained, TrialSpec, TrialState
 from harness.sweep.study import SweepStudy
-from harness.sweep.verdicts import rank
+from harness.sweep.verdicts import count_failures, front, rank, retry_origin
 from harness.tracking import names
 from harness.tracking.records import RunStatus
 
@@ -285,6 +288,87 @@ def test_limits_make_trials_infeasible(tmp_path: Path) -> None:
     assert {t.is_feasible for t in trials} == {True, False}
     assert all(t.is_feasible == (t.params["ttt_steps"] <= 2) for t in trials)
     assert all(t.is_feasible for t in rank(world.config, trials))
+
+
+def test_several_objectives_make_a_front_without_pruning(tmp_path: Path) -> None:
+    objectives = [{"metric": "acceptance_length"}, {"metric": "num_parameters"}]
+    world = World(tmp_path, objectives=objectives, n_trials=8, baselines=[{"lr": 2e-3}])
+    _, study, _ = world.run()
+    trials = study.trials()
+    assert all(t.state is TrialState.COMPLETE for t in trials)
+    best = front(world.config, trials)
+    assert best[0] == max(trials, key=lambda t: (t.values or (0.0,))[0])
+    points = [t.values or () for t in trials]
+    for trial in best:
+        length, size = trial.values or (0.0, 0.0)
+        assert not any(a > length and b < size for a, b in points)
+
+
+def test_a_failed_trial_is_retried_on_top_of_the_budget(tmp_path: Path) -> None:
+    world = World(tmp_path, n_trials=2)
+    world.script = lambda spec: trains(spec) if spec.number else fails(Reason.NAN)(spec)
+    _, study, _ = world.run()
+    assert study.trial(0).state is TrialState.FAIL
+    study.enqueue(study.trial(0).params, retry_origin(0))
+    _, study, _ = world.run()
+    again = study.trial(2)
+    assert again.params == study.trial(0).params
+    assert again.state is TrialState.COMPLETE
+    assert count_failures(study.trials()) == 0
+    assert len(study.trials()) == 3
+
+
+def test_a_full_disk_ends_the_call_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, n_trials=3)
+    append = JournalFileBackend.append_logs
+    counter = count(1)
+
+    def is_full(self: JournalFileBackend, logs: list[dict[str, object]]) -> None:
+        if next(counter) > 25:
+            with (world.folder / "journal.log").open("ab") as stream:
+                stream.write(json.dumps(logs[0]).encode()[:7])
+            raise OSError(28, "No space left on device")
+        append(self, logs)
+
+    monkeypatch.setattr(JournalFileBackend, "append_logs", is_full)
+    with pytest.raises(OSError, match="No space"):
+        world.run()
+    monkeypatch.setattr(JournalFileBackend, "append_logs", append)
+    _, study, _ = world.run()
+    require_accounted(world, study, 3)
+
+
+def test_a_journal_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path, n_trials=1)
+    with (tmp_path / "journal.log.flock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        timer = threading.Timer(1.0, lambda: fcntl.flock(held, fcntl.LOCK_UN))
+        began = time.monotonic()
+        timer.start()
+        _, study, _ = world.run()
+        assert time.monotonic() - began >= 1.0
+    require_accounted(world, study, 1)
+
+
+@pytest.mark.parametrize("jump_s", [-7e6, 7e6])
+def test_a_wall_clock_that_jumps_expires_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    world = World(tmp_path, n_trials=4, timeout_s=1e6)
+    now = time.time
+
+    def script(spec: TrialSpec) -> list[Event]:
+        if spec.number == 1:
+            monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+        return trains(spec)
+
+    world.script = script
+    pause, study, _ = world.run()
+    assert pause is Pause.DONE
+    require_accounted(world, study, 4)
+    assert set(world.launches.values()) == {1}
 
 
 def test_a_store_that_is_away_stops_no_training(tmp_path: Path) -> None:
