@@ -6,8 +6,9 @@ folder was moved. So a marker file holds the folder's place, and a mismatch is a
 
 import json
 import sqlite3
+from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -96,10 +97,18 @@ def write_marker(mlruns: Path) -> None:
     document = {
         "schema_version": 1,
         "root": str(mlruns),
-        "mlflow": version("mlflow"),
+        "mlflow": _mlflow_version(),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     write_atomic(mlruns / MARKER, json.dumps(document, indent=2) + "\n")
+
+
+def _mlflow_version() -> str | None:
+    """Of MLflow, or of its distribution without the user interface."""
+    for name in ("mlflow", "mlflow-skinny"):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
 
 
 def _make_or_adopt(mlruns: Path) -> None:
