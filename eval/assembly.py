@@ -70,7 +70,7 @@ def build_result(spec: BenchSpec, measured: Measured) -> BenchResult:
         started_at=measured.started_at,
         duration_s=measured.duration_s,
         lifecycle_s=measured.lifecycle_s,
-        generation_s=sum(cell.wall_s for cell in measured.cells),
+        generation_s=sum(c.wall_s for c in (*measured.cells, *measured.acceptance_cells)),
         baseline=tuple(_baseline_rows(measured.cells, samples, bootstrap, drifts)),
         results=tuple(rows),
         acceptance_rows=tuple(_acceptance_rows(measured.acceptance_cells, bootstrap)),
