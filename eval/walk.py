@@ -59,13 +59,17 @@ def walk_drafts(depths: Depths, span: Span, k: int) -> list[Draft]:
 def walk_row(row: Row, depths: Depths, k: int) -> Walk:
     """The counts of all answers of a row.
 
-    Where the tokens beyond the end are not known, nothing past it counts as accepted.
+    Where the tokens beyond the end are not known, nothing past it counts as accepted. After an
+    answer in the middle of a row comes the next question, which the verifier did not say.
     """
     histogram = [0] * (k + 1)
     emitted = 0
+    last_end = len(row.token_ids) - row.num_beyond
     for span in row.spans:
         for draft in walk_drafts(depths, span, k):
-            histogram[draft.num_accepted] += 1
+            is_own = span.end == last_end
+            accepted = draft.num_accepted if is_own else min(draft.num_accepted, draft.num_emitted)
+            histogram[accepted] += 1
             emitted += draft.num_emitted
     counts = AcceptanceCounts.from_histogram(histogram, k * sum(histogram))
     return Walk(acceptance=counts, num_emitted=emitted)

@@ -82,6 +82,14 @@ def test_what_is_accepted_past_the_end_counts_only_where_it_is_known() -> None:
     assert known.acceptance_length_emitted == unknown.acceptance_length_emitted
 
 
+def test_the_next_question_is_not_accepted_as_the_end_of_the_answer_before_it() -> None:
+    one = answer_row([OTHER, KNOWN, KNOWN, KNOWN, KNOWN, OTHER, KNOWN, KNOWN])
+    turns = one._replace(spans=(Span(2, 5), Span(7, 10)))
+    walk = walk_row(turns, np.array([-1, 3, 2, 1, 0, -1, 2, 1, 0]), 3)
+    assert walk.acceptance.accepted_at == (2, 2, 0)
+    assert walk.num_emitted == 4
+
+
 def test_prompts_that_draft_nothing_leave_the_intervals_whole() -> None:
     rows = [answer_row([KNOWN, OTHER, KNOWN][: i + 1] * 2, name=str(i)) for i in range(3)]
     short = [answer_row([OTHER], name=f"short {i}") for i in range(3)]
