@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import optuna
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import TrialState
 
 from harness.sweep.study import SweepStudy
@@ -27,8 +26,10 @@ def importances(study: SweepStudy, objective: int = 0) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = get_param_importances(
-                own, evaluator=PedAnovaImportanceEvaluator(), target=_target(study, objective)
+            found = optuna.importance.get_param_importances(
+                own,
+                evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
+                target=_target(study, objective),
             )
         except (ValueError, RuntimeError):  # all values are equal, or no key is shared by all
             return {}
@@ -58,7 +59,7 @@ def _figures(study: SweepStudy) -> Iterator[tuple[str, Callable[[], Any]]]:
     for index, objective in enumerate(study.config.objectives):
         options = {"target": _target(study, index), "target_name": objective.metric}
         suffix = f"_{objective.metric}" if study.config.is_multi_objective else ""
-        evaluator = PedAnovaImportanceEvaluator()
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         yield f"history{suffix}", partial(drawn.plot_optimization_history, own, **options)
         yield (
             f"importance{suffix}",

@@ -23,6 +23,8 @@ from .conftest import Sweep, run_harness
 
 pytestmark = pytest.mark.timeout(580)
 _WAIT_S = 240.0
+SLOW = {"epochs": 20, "total_seq_len": 32}
+"""21 steps an epoch: some 25 s of training, so that there is something to be killed in."""
 
 
 def wait_for(look: Callable[[], bool], process: subprocess.Popen[str], what: str) -> None:
@@ -103,7 +105,7 @@ def test_a_sweep_from_its_first_trial_to_a_configuration(
 def test_kill_9_of_the_coordinator_and_the_next_call_goes_on(
     settings: Settings, start: Sweep
 ) -> None:
-    first = start("orphaned", fixed={"epochs": 30})
+    first = start("orphaned", fixed=SLOW)
 
     def has_epochs() -> bool:
         folder = settings.sweeps_dir / "orphaned" / "trials" / "0000"
@@ -117,7 +119,7 @@ def test_kill_9_of_the_coordinator_and_the_next_call_goes_on(
     while family(settings) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not family(settings), "the trial outlived its coordinator"
-    finish(start("orphaned", fixed={"epochs": 30}, n_trials=1))
+    finish(start("orphaned", fixed=SLOW, n_trials=1))
     (trial,) = require_accounted(settings, "orphaned", 1)
     assert trial.facts["attempts"] == 2
     (run,) = [r for r in runs_of(settings, "orphaned") if r.kind == names.KIND_TRAIN]
@@ -125,7 +127,7 @@ def test_kill_9_of_the_coordinator_and_the_next_call_goes_on(
 
 
 def test_kill_9_of_a_trial_and_of_its_trainer_in_mid_step(settings: Settings, start: Sweep) -> None:
-    process = start("hurt", fixed={"epochs": 30}, n_trials=1)
+    process = start("hurt", fixed=SLOW, n_trials=1)
     killed: set[int] = set()
     for module, attempt in (("harness.training.worker", 1), ("harness.sweep.trial", 2)):
 
@@ -150,7 +152,7 @@ def test_kill_9_of_a_trial_and_of_its_trainer_in_mid_step(settings: Settings, st
 def test_an_interrupt_saves_and_stops_and_the_next_call_goes_on(
     settings: Settings, start: Sweep
 ) -> None:
-    process = start("paused", fixed={"epochs": 30}, n_trials=1)
+    process = start("paused", fixed=SLOW, n_trials=1)
 
     def is_training() -> bool:
         path = settings.sweeps_dir / "paused" / "trials" / "0000" / "events-1.jsonl"
@@ -162,6 +164,6 @@ def test_an_interrupt_saves_and_stops_and_the_next_call_goes_on(
     (trial,) = trials_of(settings, "paused")
     assert trial.stage == "stopped"
     assert not [r for r in runs_of(settings, "paused") if r.status is RunStatus.RUNNING]
-    finish(start("paused", fixed={"epochs": 30}, n_trials=1))
+    finish(start("paused", fixed=SLOW, n_trials=1))
     (trial,) = require_accounted(settings, "paused", 1)
     assert trial.retry == {}
