@@ -66,10 +66,6 @@ class GreedyVerifier:
         """The text of an answer, without special tokens."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
-    def pieces(self, token_ids: Ids) -> list[str]:
-        """The text of each token alone."""
-        return [str(self._tokenizer.decode([token])) for token in token_ids]
-
     def answer(self, prompts: Sequence[Ids], max_tokens: int, num_beyond: int) -> list[Reply]:
         """Greedy answers to rendered prompts, all in one batch."""
         replies = []

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 Pieces = Callable[[Sequence[int]], list[str]]
 """Token ids -> as many texts, which together are the text of all."""
-_HALF = "�"
+_HALF = "\ufffd"
 """What a tokenizer gives for bytes that are no whole character."""
 
 

@@ -24,6 +24,8 @@ from eval.spec import Frozen
 
 INDEX_NAME = "transcripts.json"
 PLAN_NAME = "plan.json"
+_METADATA = "transcript"
+"""Key of a row's transcript in the header of its file."""
 _AGAIN = "delete this file and record again: only what is missing is computed"
 
 _Document = TypeVar("_Document", bound=BaseModel)
@@ -213,9 +215,6 @@ def digest_answers(answers: Sequence[Answer]) -> str:
                 "the server must honour return_token_ids; measure again with this version",
             )
     return sha256_of([(a.prompt_id, a.turn, a.prompt_token_ids, a.token_ids) for a in answers])
-
-
-_METADATA = "transcript"
 
 
 class _Loader:

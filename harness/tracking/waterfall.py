@@ -218,17 +218,17 @@ def _served(
     gap: Gap, entry: CheckpointGap, result: BenchResult, drafter: str, bench_run_id: str
 ) -> Served | None:
     """The row at the entry's K, else at the nearest; None where nothing was drafted."""
-    rows = [row for row in rows_of(result, drafter) if row.acceptance_length]
-    if not rows:
+    rows = [(row, row.acceptance_length) for row in rows_of(result, drafter)]
+    drafted = [(row, length) for row, length in rows if length is not None]
+    if not drafted:
         return None
-    row = min(rows, key=lambda one: abs(one.k - entry.k))
+    row, length = min(drafted, key=lambda item: abs(item[0].k - entry.k))
     is_same = (
         row.k == entry.k
         and result.prompts_digest == gap.prompts_digest
         and result.spec.sampling.max_tokens == gap.max_tokens
         and result.spec.sampling.temperature == 0
     )
-    length = row.acceptance_length or Interval(value=1.0)
     return Served(
         bench_run_id=bench_run_id,
         length=length,

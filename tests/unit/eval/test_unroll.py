@@ -145,7 +145,7 @@ def test_a_packed_batch_proposes_what_one_entry_at_a_time_does(changes: dict[str
                 proposals = propose_plainly(model, row, entry)
                 true = [*row.token_ids[entry + 2 :], *[-1] * K]
                 right = [p == t for p, t in zip(proposals, true, strict=False)]
-                expected = (right + [False]).index(False)
+                expected = [*right, False].index(False)
                 assert depths[entry] == expected
                 num_deep += expected > 1
             assert all(depth == -1 for depth in depths[: begin - 1])
