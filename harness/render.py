@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
@@ -27,6 +28,9 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from eval.result import Interval
 
 ProgressFn = Callable[[str, int, int], None]
 """Told (what is being done, units done, units in all or 0 when unknown), as often as one likes.
@@ -123,6 +127,15 @@ def cell_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
+
+
+def interval_text(interval: "Interval | None") -> str | None:
+    """`2.03 [1.91, 2.16]`; None stays None."""
+    if interval is None:
+        return None
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:.2f}"
+    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
 def _plain(text: str) -> str:

@@ -8,12 +8,12 @@ import typer
 
 from eval.parityresult import ParityReport
 from eval.records import StepCost
-from eval.result import ALL, BenchResult, BenchRow, Interval
+from eval.result import ALL, BenchResult, BenchRow
 from harness.commands.benching import bench_drafters
 from harness.config.bench import BenchConfig
 from harness.config.load import load_config
 from harness.errors import ConfigError
-from harness.render import log, progress, show_json, show_table, show_text, warn
+from harness.render import interval_text, log, progress, show_json, show_table, show_text, warn
 from harness.settings import load_settings
 from harness.tracking import names
 from harness.tracking.store import open_store
@@ -216,15 +216,6 @@ def _folded(text: str) -> str:
     return textwrap.fill(
         text, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
-
-
-def interval_text(interval: Interval | None) -> str | None:
-    """`2.03 [1.91, 2.16]`; None stays None."""
-    if interval is None:
-        return None
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:.2f}"
-    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
 def _row(row: BenchRow) -> tuple[object, ...]:

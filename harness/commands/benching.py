@@ -11,15 +11,20 @@ from pydantic import ValidationError
 
 from eval.cells import fingerprint_of
 from eval.device import detect_device, resolve_server
-from eval.prompts import digest_prompts, pick_prompts
-from eval.promptsets import load_prompt_set
+from eval.prompts import digest_prompts
 from eval.proposers import NEEDS, ceiling_proposers, known_proposer, write_untrained_drafter
 from eval.report import render_html
 from eval.result import BenchResult
 from eval.runner import RESULT_NAME, run_bench
 from eval.spec import BenchSpec, DrafterSpec, Prompt, Proposer, Sampling, ServerSpec
 from harness.commands.benchparity import add_parity, require_replayable
-from harness.commands.work import LOGGED, verifier_reference, work_folder
+from harness.commands.work import (
+    DEFAULT_PROMPTS,
+    LOGGED,
+    load_prompts,
+    verifier_reference,
+    work_folder,
+)
 from harness.config.bench import BenchConfig
 from harness.config.load import Frozen, dump_yaml, flatten
 from harness.config.problems import explain
@@ -36,7 +41,6 @@ from harness.tracking.run import Run
 from harness.tracking.store import Store
 from harness.tracking.waterfall import add_served
 
-DEFAULT_PROMPTS = Path("experiments/smollm2-135m/prompts/eval.jsonl")
 REPORT_NAME = "report.html"
 _TAG_FINGERPRINT = "bench.fingerprint"
 
@@ -138,7 +142,7 @@ def _prepare(
         drafters,
         _proposers(config, verifier, settings.bench_dir),
         verifier,
-        _load_prompts(config, settings),
+        load_prompts(config, settings),
     )
     if config.is_checking_parity:
         require_replayable(spec, verifier)
@@ -183,13 +187,6 @@ _COPIED = (
     "max_idle_cost", "block_size", "precision", "num_swap_checks", "is_swapping", "confidence",
     "num_resamples", "tie_gap", "max_drift", "max_foreign_cpu",
 )  # fmt: skip
-
-
-def _load_prompts(config: BenchConfig, settings: Settings) -> tuple[Prompt, ...]:
-    prompts = load_prompt_set(config.prompts or str(settings.root_dir / DEFAULT_PROMPTS))
-    if config.num_prompts is None:
-        return prompts
-    return pick_prompts(prompts, config.num_prompts, config.prompts_seed)
 
 
 def _proposers(config: BenchConfig, verifier: Verifier, work_dir: Path) -> tuple[Proposer, ...]:

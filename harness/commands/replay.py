@@ -8,14 +8,13 @@ import typer
 from harness.commands.replaying import replay_drafters
 from harness.config.load import load_config
 from harness.config.replay import ReplayConfig
-from harness.render import log, progress, show_json, show_table, show_text
+from harness.render import interval_text, log, progress, show_json, show_table, show_text
 from harness.settings import load_settings, share_cores
 from harness.tracking import names
 from harness.tracking.store import open_store
 
 if TYPE_CHECKING:
     from eval.replayresult import DrafterReplay, PositionRow, ReplayResult, ReplayRow
-    from eval.result import Interval
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -126,7 +125,7 @@ def _row(drafter: "DrafterReplay", row: "ReplayRow") -> tuple[object, ...]:
     return (
         _name(drafter),
         row.k,
-        _interval(row.acceptance_length),
+        interval_text(row.acceptance_length),
         f"{emitted.value:.2f}" if emitted else None,
         f"{everywhere.value:.2f}" if everywhere else None,
         f"{row.ceiling:.2f}" if row.ceiling else None,
@@ -139,7 +138,7 @@ def _show_categories(drafters: "tuple[DrafterReplay, ...]", k: int) -> None:
             _name(drafter),
             row.category,
             row.num_prompts,
-            _interval(row.acceptance_length),
+            interval_text(row.acceptance_length),
             f"{row.everywhere_length.value:.2f}" if row.everywhere_length else None,
         )
         for drafter in drafters
@@ -173,12 +172,3 @@ def _show_groups(
 
 def _name(drafter: "DrafterReplay") -> str:
     return names.short_reference(drafter.drafter)
-
-
-def _interval(interval: "Interval | None") -> str | None:
-    """`2.03 [1.91, 2.16]`; None stays None."""
-    if interval is None:
-        return None
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:.2f}"
-    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from eval.facts import DraftFacts, VerifierFacts
-from eval.prompts import digest_prompts, pick_prompts
-from eval.promptsets import load_prompt_set
+from eval.prompts import digest_prompts
 from eval.spec import Prompt
-from harness.commands.work import verifier_reference
+from harness.commands.work import DEFAULT_PROMPTS, load_prompts, verifier_reference
 from harness.config.replay import ReplayConfig
 from harness.corpus.hidden_states import Corpus
 from harness.digests import digest_json
@@ -28,7 +27,6 @@ from harness.tracking.store import Store
 if TYPE_CHECKING:
     from eval.replayresult import ReplayResult
 
-DEFAULT_PROMPTS = Path("experiments/smollm2-135m/prompts/eval.jsonl")
 REPORT_NAME = "replay.html"
 RESULT_NAME = "result.json"
 
@@ -139,7 +137,7 @@ def prepare_replay(
     drafters = tuple(_check_drafter(drafter, verifier, corpus, store) for drafter in resolved)
     if corpus:
         Corpus.load(corpus.dir, deep=True, progress=progress)
-    prompts = () if corpus else _load_prompts(config, settings)
+    prompts = () if corpus else load_prompts(config, settings)
     return ReplayPlan(config, drafters, verifier, facts, corpus, prompts)
 
 
@@ -180,13 +178,6 @@ def _require_different(resolved: list[ResolvedDrafter]) -> None:
         raise ConfigError(
             f"expected every drafter once, found {', '.join(sorted(again))} more than once"
         )
-
-
-def _load_prompts(config: ReplayConfig, settings: Settings) -> tuple[Prompt, ...]:
-    prompts = load_prompt_set(config.prompts or str(settings.root_dir / DEFAULT_PROMPTS))
-    if config.num_prompts is None:
-        return prompts
-    return pick_prompts(prompts, config.num_prompts, config.prompts_seed)
 
 
 def _join(layer_ids: tuple[int, ...]) -> str:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from filelock import FileLock
 
 from eval.draft import DraftModel, load_tensors
 from eval.environment import describe_machine
-from eval.prompts import digest_prompts, pick_prompts
+from eval.prompts import pick_prompts
 from eval.replay import check_greedy, replay_drafter
 from eval.replaypage import render_replay
 from eval.replayresult import DrafterReplay, GreedyCheck, ReplayResult
@@ -18,7 +17,6 @@ from eval.sequences import Row
 from eval.speedup import Bootstrap
 from eval.tokentext import Pieces, load_pieces
 from eval.transcripts import read_rows as read_transcripts
-from eval.transcripts import record_prompts
 from eval.verifier import VerifierParts
 from harness.commands.replaying import (
     REPORT_NAME,
@@ -30,19 +28,17 @@ from harness.commands.replaying import (
 from harness.commands.work import LOGGED, work_folder
 from harness.config.load import dump_yaml, flatten
 from harness.config.replay import DEFAULT_UNEQUAL
+from harness.corpus.answers import record_answers
 from harness.corpus.rows import read_rows as read_corpus
-from harness.digests import digest_json, write_atomic
+from harness.digests import write_atomic
 from harness.drafter.provenance import code_state
-from harness.errors import CheckError
+from harness.errors import CheckError, PrerequisiteError
 from harness.render import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.replays import log_replay_result
 from harness.tracking.run import Run
 from harness.tracking.store import Store
-
-_NUM_BEYOND = 8
-"""Tokens past the end of an answer that are kept: enough for every K up to 9 from one recording."""
 
 
 class Arithmetic(NamedTuple):
@@ -73,9 +69,11 @@ def run_replay(
     """Replays what was planned, as one run.
 
     Raises:
+        PrerequisiteError: There is no GPU and one was asked for.
         CheckError: The answers are not the verifier's greedy ones.
         EvalError: Hidden states cannot be made or read.
     """
+    arithmetic = _choose_arithmetic(plan)
     out_dir = work_folder(settings.replay_dir, plan.fingerprint)
     with store.start_run(
         names.KIND_REPLAY,
@@ -85,7 +83,7 @@ def run_replay(
     ) as run:
         run.log_params(flatten(plan.config.model_dump(mode="json")))
         run.log_text("replay.yaml", dump_yaml(plan.config))
-        result = _replay(plan, settings, progress)
+        result = _replay(plan, arithmetic, settings, progress)
         result.save(out_dir / RESULT_NAME)
         model_ids = {
             one.resolved.reference: one.resolved.model_id
@@ -98,8 +96,9 @@ def run_replay(
     return ReplayRun(run.run_id, out_dir, result)
 
 
-def _replay(plan: ReplayPlan, settings: Settings, progress: ProgressFn) -> ReplayResult:
-    arithmetic = _choose_arithmetic(plan)
+def _replay(
+    plan: ReplayPlan, arithmetic: Arithmetic, settings: Settings, progress: ProgressFn
+) -> ReplayResult:
     began = time.monotonic()
     parts = VerifierParts.load(plan.verifier_facts, arithmetic.dtype, arithmetic.device)
     load_s = time.monotonic() - began
@@ -188,27 +187,16 @@ def _answers(
             rows = list(pick_prompts(rows, config.num_prompts, config.prompts_seed))
         _require_vocab(plan, rows)
         return Answers(rows, plan.corpus.dtype, None)
-    inputs = {
-        "verifier": plan.verifier_facts.digest,
-        "prompts": digest_prompts(plan.prompts),
-        "max_tokens": config.max_tokens,
-        "num_beyond": max(config.k, _NUM_BEYOND),
-        "aux_layer_ids": layer_ids,
-        "dtype": arithmetic.name,
-    }
-    folder = settings.replay_dir / "states" / digest_json(inputs)[:16]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f"{folder.name}.lock"):
-        found = record_prompts(
-            plan.verifier_facts,
-            plan.prompts,
-            folder,
-            max_tokens=config.max_tokens,
-            num_beyond=max(config.k, _NUM_BEYOND),
-            aux_layer_ids=layer_ids,
-            dtype=arithmetic.name,
-            progress=progress,
-        )
+    found = record_answers(
+        plan.verifier_facts,
+        plan.prompts,
+        settings,
+        max_tokens=config.max_tokens,
+        k=config.k,
+        aux_layer_ids=layer_ids,
+        dtype=arithmetic.name,
+        progress=progress,
+    )
     seconds = [s for s in (found.answers_s, found.states_s) if s is not None]
     return Answers(read_transcripts(found), found.dtype, sum(seconds) if seconds else None)
 
@@ -252,6 +240,11 @@ def _choose_arithmetic(plan: ReplayPlan) -> Arithmetic:
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise PrerequisiteError(
+            "expected a GPU for device cuda, found none that torch can use",
+            "set device to auto or cpu",
+        )
     dtype = config.dtype
     if dtype == "auto":
         is_small = device == "cuda" and plan.verifier.dtype == "bfloat16"

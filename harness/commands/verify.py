@@ -6,8 +6,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from harness.commands.replaying import DEFAULT_PROMPTS
-from harness.commands.work import verifier_reference
+from harness.commands.work import DEFAULT_PROMPTS, verifier_reference
 from harness.drafter.checks import Purpose, check_drafter
 from harness.drafter.findings import Report
 from harness.drafter.verifier import Verifier

@@ -4,19 +4,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from filelock import FileLock
 
 from eval.counterfactual import run_counterfactuals
 from eval.facts import VerifierFacts
-from eval.prompts import digest_prompts, pick_prompts
+from eval.prompts import pick_prompts
 from eval.promptsets import load_prompt_set
 from eval.scoring import Answers
-from eval.transcripts import read_rows, record_prompts
+from eval.transcripts import read_rows
 from eval.variants import needed_layers
 from eval.verifier import VerifierParts
 from harness.commands.verify import ReplayOptions
 from harness.commands.verifytrained import check_against_training
-from harness.digests import digest_json
+from harness.corpus.answers import record_answers
 from harness.drafter.arithmetic import draft_facts, verifier_facts
 from harness.drafter.check_replay import (
     findings_of,
@@ -93,25 +92,14 @@ def _record(
 ) -> Answers:
     """The verifier's answers with the states of all layers that some reading asks for."""
     prompts = pick_prompts(load_prompt_set(options.prompts), options.num_prompts)
-    inputs = {
-        "verifier": verifier.digest,
-        "prompts": digest_prompts(prompts),
-        "max_tokens": options.max_tokens,
-        "num_beyond": k,
-        "aux_layer_ids": layer_ids,
-        "dtype": "float32",
-    }
-    folder = options.settings.replay_dir / "states" / digest_json(inputs)[:16]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f"{folder.name}.lock"):
-        recorded = record_prompts(
-            verifier,
-            prompts,
-            folder,
-            max_tokens=options.max_tokens,
-            num_beyond=k,
-            aux_layer_ids=layer_ids,
-            dtype="float32",
-            progress=progress,
-        )
+    recorded = record_answers(
+        verifier,
+        prompts,
+        options.settings,
+        max_tokens=options.max_tokens,
+        k=k,
+        aux_layer_ids=layer_ids,
+        dtype="float32",
+        progress=progress,
+    )
     return Answers(read_rows(recorded), layer_ids, k)

@@ -1,14 +1,21 @@
-"""Before bench and replay begin: which verifier is meant, and where the work is kept."""
+"""Before bench and replay begin: which verifier and prompts are meant, where the work is kept."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.prompts import pick_prompts
+from eval.promptsets import load_prompt_set
+from eval.spec import Prompt
+from harness.config.bench import BenchConfig
+from harness.config.replay import ReplayConfig
 from harness.drafter.drafter import Drafter
 from harness.errors import ConfigError
+from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.resolve import ResolvedDrafter
 from harness.tracking.store import Store
 
+DEFAULT_PROMPTS = Path("experiments/smollm2-135m/prompts/eval.jsonl")
 LOGGED = "run_id.txt"
 """In the folder of finished work: the run that tells of it."""
 
@@ -32,6 +39,18 @@ def verifier_reference(given: str | None, resolved: Sequence[ResolvedDrafter], s
         f"expected a verifier, found none given and none recorded{shown}",
         "say --verifier with a folder, package:<distribution> or hf:<org>/<repo>",
     )
+
+
+def load_prompts(config: BenchConfig | ReplayConfig, settings: Settings) -> tuple[Prompt, ...]:
+    """The prompts of a config, as many as it asks for; those of our own where it names none.
+
+    Raises:
+        EvalError: They cannot be read.
+    """
+    prompts = load_prompt_set(config.prompts or str(settings.root_dir / DEFAULT_PROMPTS))
+    if config.num_prompts is None:
+        return prompts
+    return pick_prompts(prompts, config.num_prompts, config.prompts_seed)
 
 
 def work_folder(parent: Path, fingerprint: str, *, is_reusing: bool = False) -> Path:

@@ -6,24 +6,16 @@ tells how much of an estimate is the domain. Imports torch: seconds.
 
 from collections.abc import Callable, Iterable
 
-from filelock import FileLock
-
-from eval.prompts import digest_prompts
 from eval.sequences import Row
 from eval.transcripts import read_rows as read_transcripts
-from eval.transcripts import record_prompts
+from harness.corpus.answers import record_answers
 from harness.corpus.rows import read_rows
-from harness.digests import digest_json
 from harness.drafter.arithmetic import verifier_facts
 from harness.errors import ConfigError
 from harness.settings import Settings
 from harness.training.plan import TrainPlan
 
 _NUM_SHOWN = 3
-_DTYPE = {"float32": "float32"}
-_NUM_BEYOND = 8
-"""Tokens kept past each answer: as many as `harness replay` keeps, so that each finds the other's
-answers."""
 
 
 def record_evaluation(
@@ -38,28 +30,16 @@ def record_evaluation(
     if not plan.eval_prompts:
         return []
     config = plan.config
-    dtype = _DTYPE.get(plan.corpus.dtype, "bfloat16")
-    inputs = {
-        "verifier": plan.verifier_digest,
-        "prompts": digest_prompts(plan.eval_prompts),
-        "max_tokens": config.eval_max_tokens,
-        "num_beyond": max(config.ttt_steps, _NUM_BEYOND),
-        "aux_layer_ids": plan.corpus.aux_layer_ids,
-        "dtype": dtype,
-    }
-    folder = settings.replay_dir / "states" / digest_json(inputs)[:16]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f"{folder.name}.lock"):
-        found = record_prompts(
-            verifier_facts(plan.verifier, plan.verifier_digest),
-            plan.eval_prompts,
-            folder,
-            max_tokens=config.eval_max_tokens,
-            num_beyond=max(config.ttt_steps, _NUM_BEYOND),
-            aux_layer_ids=plan.corpus.aux_layer_ids,
-            dtype=dtype,
-            progress=progress,
-        )
+    found = record_answers(
+        verifier_facts(plan.verifier, plan.verifier_digest),
+        plan.eval_prompts,
+        settings,
+        max_tokens=config.eval_max_tokens,
+        k=config.ttt_steps,
+        aux_layer_ids=plan.corpus.aux_layer_ids,
+        dtype="float32" if plan.corpus.dtype == "float32" else "bfloat16",
+        progress=progress,
+    )
     rows = read_transcripts(found)
     require_apart(rows, read_rows(plan.corpus))
     return rows

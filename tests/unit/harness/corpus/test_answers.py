@@ -1,0 +1,58 @@
+"""Answers of a verifier are kept where every command finds them again."""
+
+from pathlib import Path
+
+import pytest
+from fakes.tiny_corpus import (
+    AUX_LAYER_IDS,
+    NUM_LAYERS,
+    prompt_words,
+    write_running_verifier,
+    write_words,
+)
+
+from eval.facts import VerifierFacts
+from eval.spec import Prompt
+from eval.transcripts import TranscriptSet
+from harness.corpus.answers import record_answers
+from harness.settings import Settings
+
+PROMPTS = (Prompt(id="one", category="chat", turns=(prompt_words(0),)),)
+
+
+@pytest.fixture
+def verifier(tmp_path: Path) -> VerifierFacts:
+    folder = write_running_verifier(tmp_path / "verifier")
+    write_words(folder)
+    return VerifierFacts(
+        path=folder,
+        digest="v" * 64,
+        num_layers=NUM_LAYERS,
+        embed_key="model.embed_tokens.weight",
+        head_key="lm_head.weight",
+        norm_key="model.norm.weight",
+        rms_norm_eps=1e-6,
+    )
+
+
+def ask(verifier: VerifierFacts, root: Path, k: int) -> TranscriptSet:
+    return record_answers(
+        verifier,
+        PROMPTS,
+        Settings(root_dir=root, tracking_uri="unused", cache_dir=root / "cache"),
+        max_tokens=4,
+        k=k,
+        aux_layer_ids=AUX_LAYER_IDS,
+        dtype="float32",
+        progress=lambda *_: None,
+    )
+
+
+def test_a_question_is_asked_once_for_every_usual_k(
+    verifier: VerifierFacts, tmp_path: Path
+) -> None:
+    asked, again, larger = (ask(verifier, tmp_path, k) for k in (3, 8, 12))
+    assert asked.states_s is not None
+    assert again == asked.model_copy(update={"states_s": None, "answers_s": None})
+    assert larger.folder != asked.folder
+    assert [len(one.transcripts[0].beyond) for one in (asked, larger)] == [8, 12]
