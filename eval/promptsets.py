@@ -31,8 +31,22 @@ def load_prompt_set(reference: str) -> tuple[Prompt, ...]:
     """Prompts by reference: a file, `package:...`, `hf:...` or a benchmark's folder.
 
     Raises:
-        SpecError: There is no such set, it has another layout, or no hub can be reached.
+        SpecError: There is no such set, it has another layout or the same id twice, or no hub can
+            be reached.
     """
+    prompts = _load(reference)
+    seen: set[str] = set()
+    for prompt in prompts:
+        if prompt.id in seen:
+            raise SpecError(
+                f"{reference}: expected every id once, found {prompt.id!r} more than once",
+                "give every prompt an id of its own",
+            )
+        seen.add(prompt.id)
+    return prompts
+
+
+def _load(reference: str) -> tuple[Prompt, ...]:
     if reference.startswith("package:"):
         return _from_package(reference.removeprefix("package:"))
     if reference.startswith("hf:"):

@@ -48,6 +48,16 @@ def test_a_throughput_file_of_speed_bench_and_a_question_file_can_be_named(tmp_p
     assert load_prompt_set(str(tmp_path / "q.jsonl"))[0].turns == ("x",)
 
 
+def test_an_id_that_stands_twice_is_refused_in_every_layout(tmp_path: Path) -> None:
+    row = {"question_id": 3, "category": "qa", "turns": ["x"]}
+    write(tmp_path / "question.jsonl", row, {**row, "turns": ["y"]})
+    messages = [{"role": "user", "content": "one"}]
+    write(tmp_path / "m.jsonl", {"messages": messages}, {"question_id": 0, "messages": messages})
+    for place, name in ((tmp_path, "3"), (tmp_path / "m.jsonl", "0")):
+        with pytest.raises(SpecError, match=f"expected every id once, found '{name}'"):
+            load_prompt_set(str(place))
+
+
 def test_the_root_of_spec_benchs_repository_is_known(tmp_path: Path) -> None:
     (tmp_path / "data" / "spec_bench").mkdir(parents=True)
     row = {"question_id": 81, "category": "writing", "turns": ["x"]}
