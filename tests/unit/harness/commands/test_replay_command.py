@@ -153,6 +153,15 @@ def test_what_makes_no_sense_is_refused_with_code_2_and_no_run(
     assert bench.store.find_runs() == ()
 
 
+def test_a_gpu_that_is_not_there_is_named_before_a_run_begins(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert bench.replay("--set", "device=cuda") == 3
+    assert "expected a GPU for device cuda" in capsys.readouterr().err
+    assert bench.store.find_runs() == ()
+
+
 def test_the_same_drafter_twice_is_refused(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
