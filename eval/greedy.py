@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from eval.capture import LayerCapture, default_batch_tokens, default_device
 from eval.errors import VerifierError
+from eval.sequences import split_by_width
 
 Ids = Sequence[int]
 
@@ -91,10 +92,9 @@ class GreedyVerifier:
     def states(self, sequences: Sequence[Ids]) -> list[Tensor]:
         """Hidden states [tokens, A + 1, D] of each sequence, on the CPU."""
         found: dict[int, Tensor] = {}
-        order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
-        while order:
-            size = max(1, default_batch_tokens() // len(sequences[order[0]]))
-            taken, order = order[:size], order[size:]
+        lengths = [len(sequence) for sequence in sequences]
+        numbers = range(len(sequences))
+        for taken in split_by_width(numbers, lengths.__getitem__, default_batch_tokens()):
             batch = self._capture.run([sequences[i] for i in taken])
             found |= {i: states.clone() for i, states in zip(taken, batch, strict=True)}
         return [found[i] for i in range(len(sequences))]

@@ -35,7 +35,8 @@ Tokens = tuple[int, tuple[int, ...]]
 """Length of the prompt; tokens of prompt and answer."""
 _ALIASES = {"float": "float32", "half": "float16"}
 _AUTO = {"F32": "bfloat16", "BF16": "bfloat16", "F16": "float16"}
-"""What vLLM makes of dtype `auto`, by the dtype of the weights."""
+"""What vLLM makes of dtype `auto`, by the dtype of the weights.
+Source: vLLM config/model.py, `_resolve_auto_dtype`, 0.32."""
 
 
 def check_parity(
@@ -177,10 +178,20 @@ def tokens_of(answer: Answer) -> Tokens:
 
 
 def served_dtype(server: ServerSpec, verifier: VerifierFacts) -> str:
-    """The arithmetic of a server, as torch calls it."""
+    """The arithmetic of a server, as torch calls it.
+
+    Raises:
+        SpecError: It is left to vLLM, and the weights are in none that is known here.
+    """
     if server.dtype is not None and server.dtype != "auto":
         return _ALIASES.get(server.dtype, server.dtype)
-    return _AUTO[read_slots(verifier.path)[verifier.embed_key].dtype]
+    stored = read_slots(verifier.path)[verifier.embed_key].dtype
+    if stored not in _AUTO:
+        raise SpecError(
+            f"parity: expected weights in {', '.join(_AUTO)}, found {stored} in {verifier.path}",
+            "say in which dtype the server shall compute",
+        )
+    return _AUTO[stored]
 
 
 class _Replayer:

@@ -4,14 +4,16 @@ A sequence is a whole conversation as the verifier saw it. Entry i of it joins t
 token i with the embedding of token i + 1; it proposes tokens i + 2, i + 3, ...
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eval.errors import SpecError
+
+_Item = TypeVar("_Item")
 
 
 class Span(NamedTuple):
@@ -72,13 +74,25 @@ def build_batches(rows: Sequence[Row], budget_tokens: int, num_ahead: int) -> It
         num_ahead: Tokens that are looked ahead, K.
 
     Raises:
-        SpecError: A row's hidden states are not those of its tokens.
+        SpecError: A row's hidden states are not those of its tokens, or not finite.
     """
-    order = sorted((r for r in rows if r.num_entries > 0), key=lambda row: -row.num_entries)
-    while order:
-        size = max(1, budget_tokens // order[0].num_entries)
-        taken, order = order[:size], order[size:]
+    drafting = [row for row in rows if row.num_entries > 0]
+    for taken in split_by_width(drafting, lambda row: row.num_entries, budget_tokens):
         yield _pad(taken, num_ahead)
+
+
+def split_by_width(
+    items: Iterable[_Item], width: Callable[[_Item], int], budget: int
+) -> Iterator[list[_Item]]:
+    """Items of like width together, the widest first; padded to it they stay within the budget.
+
+    A wider item than the budget comes alone.
+    """
+    order = sorted(items, key=width, reverse=True)
+    while order:
+        size = max(1, budget // width(order[0]))
+        taken, order = order[:size], order[size:]
+        yield taken
 
 
 def _pad(rows: Sequence[Row], num_ahead: int) -> Batch:
@@ -102,5 +116,11 @@ def _load(row: Row, longest: int) -> Tensor:
             f"{row.id}: expected hidden states of {row.num_entries + 1} tokens, found "
             f"{len(states_TAD)}",
             "the file belongs to another corpus, or was cut; extract it again",
+        )
+    if not torch.isfinite(states_TAD).all():
+        token = int((~torch.isfinite(states_TAD)).any(2).any(1).nonzero()[0])
+        raise SpecError(
+            f"{row.id}: expected finite hidden states, found NaN or infinity at token {token}",
+            "the file was damaged, or the verifier overflowed in its dtype; make it again",
         )
     return torch.nn.functional.pad(states_TAD, (0, 0, 0, 0, 0, longest - row.num_entries))

@@ -18,6 +18,7 @@ from eval.facts import VerifierFacts
 from eval.files import write_atomic
 from eval.greedy import GreedyVerifier, Reply
 from eval.prompts import digest_prompts
+from eval.sequences import split_by_width
 from eval.spec import Prompt
 from eval.transcriptfiles import (
     INDEX_NAME,
@@ -281,8 +282,4 @@ def _batches(turns: Sequence[_Turn], plan: Plan) -> Iterator[list[_Turn]]:
         room = (plan.max_tokens or 0) if turn.said is None else len(turn.said)
         return len(turn.prompt_ids) + room + plan.num_beyond
 
-    order = sorted(turns, key=width, reverse=True)
-    while order:
-        size = max(1, _BUDGET_TOKENS[default_device()] // width(order[0]))
-        taken, order = order[:size], order[size:]
-        yield taken
+    return split_by_width(turns, width, _BUDGET_TOKENS[default_device()])

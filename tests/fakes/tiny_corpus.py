@@ -16,6 +16,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from eval.facts import VerifierFacts
 from harness.corpus.manifest import Plan, finish_stage
 from harness.digests import digest_files
 from harness.drafter.verifier import Verifier, verifier_digest
@@ -52,6 +53,19 @@ def write_running_verifier(
     LlamaForCausalLM(config).float().save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")
     return folder
+
+
+def running_verifier_facts(folder: Path) -> VerifierFacts:
+    """Where the parts of such a verifier lie."""
+    return VerifierFacts(
+        path=folder,
+        digest="v" * 64,
+        num_layers=NUM_LAYERS,
+        embed_key="model.embed_tokens.weight",
+        head_key="lm_head.weight",
+        norm_key="model.norm.weight",
+        rms_norm_eps=1e-6,
+    )
 
 
 def write_nested_verifier(folder: Path, plain: Path) -> Path:

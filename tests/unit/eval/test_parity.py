@@ -10,8 +10,8 @@ from fakes.tiny_corpus import (
     AUX_LAYER_IDS,
     HEADS,
     HIDDEN,
-    NUM_LAYERS,
     VOCAB,
+    running_verifier_facts,
     write_running_verifier,
     write_words,
 )
@@ -22,7 +22,7 @@ from eval.cells import Cell, CellKey
 from eval.counters import count_answers
 from eval.errors import SpecError
 from eval.facts import DraftFacts, VerifierFacts
-from eval.parity import check_parity
+from eval.parity import check_parity, served_dtype
 from eval.parityresult import ParityReport
 from eval.report import render_html
 from eval.result import BenchResult
@@ -46,15 +46,7 @@ def verifier(tmp_path_factory: pytest.TempPathFactory) -> VerifierFacts:
     tensors = load_file(path)
     tensors["lm_head.weight"] = torch.zeros_like(tensors["lm_head.weight"])
     save_file(tensors, path, {"format": "pt"})
-    return VerifierFacts(
-        path=folder,
-        digest="v" * 64,
-        num_layers=NUM_LAYERS,
-        embed_key="model.embed_tokens.weight",
-        head_key="lm_head.weight",
-        norm_key="model.norm.weight",
-        rms_norm_eps=1e-6,
-    )
+    return running_verifier_facts(folder)
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +241,27 @@ def test_what_cannot_be_replayed_is_refused(
     result = build_result(drafter, cells)
     with pytest.raises(SpecError, match="answers with a drafter, found none"):
         check_parity(result, [], verifier, {"a": FACTS}, tmp_path, progress=lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "found"),
+    [("half", torch.float64, "float16"), ("auto", torch.float32, "bfloat16"),
+     (None, torch.float16, "float16")],
+)  # fmt: skip
+def test_the_dtype_is_the_servers_own(
+    asked: str | None, stored: torch.dtype, found: str, tmp_path: Path
+) -> None:
+    save_file(
+        {"model.embed_tokens.weight": torch.zeros(2, 2, dtype=stored)},
+        tmp_path / "model.safetensors",
+    )
+    server = make_spec().server.model_copy(update={"dtype": asked})
+    assert served_dtype(server, running_verifier_facts(tmp_path)) == found
+
+
+def test_weights_in_a_dtype_that_vllm_resolves_otherwise_are_refused(tmp_path: Path) -> None:
+    weights = {"model.embed_tokens.weight": torch.zeros(2, 2, dtype=torch.float64)}
+    save_file(weights, tmp_path / "model.safetensors")
+    server = make_spec().server.model_copy(update={"dtype": "auto"})
+    with pytest.raises(SpecError, match="found F64"):
+        served_dtype(server, running_verifier_facts(tmp_path))

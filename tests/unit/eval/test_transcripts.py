@@ -12,6 +12,7 @@ from fakes.tiny_corpus import (
     HIDDEN,
     NUM_LAYERS,
     prompt_words,
+    running_verifier_facts,
     write_running_verifier,
     write_words,
 )
@@ -41,15 +42,7 @@ PROMPTS = (
 def verifier(tmp_path_factory: pytest.TempPathFactory) -> VerifierFacts:
     folder = write_running_verifier(tmp_path_factory.mktemp("verifier"))
     write_words(folder)
-    return VerifierFacts(
-        path=folder,
-        digest="v" * 64,
-        num_layers=NUM_LAYERS,
-        embed_key="model.embed_tokens.weight",
-        head_key="lm_head.weight",
-        norm_key="model.norm.weight",
-        rms_norm_eps=1e-6,
-    )
+    return running_verifier_facts(folder)
 
 
 def record(verifier: VerifierFacts, folder: Path, **changes: Any) -> TranscriptSet:

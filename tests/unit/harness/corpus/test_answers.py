@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from fakes.tiny_corpus import (
     AUX_LAYER_IDS,
-    NUM_LAYERS,
     prompt_words,
+    running_verifier_facts,
     write_running_verifier,
     write_words,
 )
@@ -24,15 +24,7 @@ PROMPTS = (Prompt(id="one", category="chat", turns=(prompt_words(0),)),)
 def verifier(tmp_path: Path) -> VerifierFacts:
     folder = write_running_verifier(tmp_path / "verifier")
     write_words(folder)
-    return VerifierFacts(
-        path=folder,
-        digest="v" * 64,
-        num_layers=NUM_LAYERS,
-        embed_key="model.embed_tokens.weight",
-        head_key="lm_head.weight",
-        norm_key="model.norm.weight",
-        rms_norm_eps=1e-6,
-    )
+    return running_verifier_facts(folder)
 
 
 def ask(verifier: VerifierFacts, root: Path, k: int) -> TranscriptSet:
