@@ -30,7 +30,10 @@ _Verifier = Annotated[
     str | None, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
 ]
 _Corpus = Annotated[str | None, typer.Option(help="A folder of harness data extract.")]
-_Prompts = Annotated[str | None, typer.Option(help="JSONL: id, category and prompt (or turns).")]
+_Prompts = Annotated[
+    str | None,
+    typer.Option(help="JSONL file, package:<name>, hf:<org>/<set>, or a benchmark folder."),
+]
 _K = Annotated[int | None, typer.Option(help="Tokens proposed per draft, 1 to 16.")]
 _Set = Annotated[list[str] | None, typer.Option("--set", help="A key of the YAML: max_tokens=64.")]
 _Json = Annotated[bool, typer.Option("--json", help="The result document on stdout.")]

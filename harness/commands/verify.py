@@ -50,7 +50,9 @@ def verify(
     replay: bool = typer.Option(
         False, "--replay", help="Replay it in other readings of its config: does one fit better?"
     ),
-    prompts: str | None = typer.Option(None, help="For --replay: JSONL of prompts."),
+    prompts: str | None = typer.Option(
+        None, help="For --replay: a prompt set, as harness bench takes it."
+    ),
     num_prompts: int = typer.Option(24, min=1, help="For --replay: how many are asked."),
     max_tokens: int = typer.Option(64, min=2, help="For --replay: answer tokens at most."),
     purpose: Annotated[Purpose, typer.Option("--for", help="What it is to be used for.")] = "serve",
