@@ -67,12 +67,7 @@ def replay_all(asked: Asked, drafters: Sequence[tuple[Path, DraftFacts]]) -> lis
                     progress=lambda *_: None,
                 )
                 rows[layers] = read_rows(recorded)
-            model = DraftModel(
-                facts,
-                load_tensors(path),
-                verifier_embed=parts.embed_VD,
-                verifier_head=parts.head_VD,
-            )
+            model = DraftModel.beside(facts, load_tensors(path), parts)
             found = trace(model, rows[layers], asked.k)
             walk = sum_walks([walk_row(t.row, t.depths, asked.k) for t in found])
             lengths.append(walk.acceptance.acceptance_length)

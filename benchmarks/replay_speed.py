@@ -54,12 +54,7 @@ class Subject(NamedTuple):
         import torch  # noqa: PLC0415 - after share_cores
 
         parts = VerifierParts.load(self.verifier, torch.float32)
-        model = DraftModel(
-            self.draft,
-            load_tensors(self.drafter),
-            verifier_embed=parts.embed_VD,
-            verifier_head=parts.head_VD,
-        )
+        model = DraftModel.beside(self.draft, load_tensors(self.drafter), parts)
         return model, read_rows(load_transcripts(self.states))
 
 

@@ -9,6 +9,7 @@ G key-value heads, H head_dim, R draft vocabulary.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Self
 
 import torch
 from safetensors import safe_open
@@ -21,6 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 from eval.architecture import read_slots
 from eval.errors import SpecError
 from eval.facts import DraftFacts
+from eval.verifier import VerifierParts
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer index, queries [B,Q,N,H], keys and values [B,Q,G,H] of the same entries -> [B,Q,N,H]."""
@@ -71,6 +73,22 @@ class DraftModel:
         self._act = ACT2FN[facts.hidden_act]
         self._rope = _build_rope(facts).to(self.device)
         _require_shapes(self._tensors, facts)
+
+    @classmethod
+    def beside(cls, facts: DraftFacts, tensors: Mapping[str, Tensor], parts: VerifierParts) -> Self:
+        """A drafter in the dtype and on the device of its verifier's parts, which it may share.
+
+        Raises:
+            SpecError: As of the class.
+        """
+        return cls(
+            facts,
+            tensors,
+            verifier_embed=parts.embed_VD,
+            verifier_head=parts.head_VD,
+            dtype=parts.norm_D.dtype,
+            device=str(parts.norm_D.device),
+        )
 
     def combine(self, aux_BTAD: Tensor) -> Tensor:
         """The aux states of each token as one hidden state [B,T,D]."""

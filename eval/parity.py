@@ -223,14 +223,7 @@ class _Replayer:
         known = self._record(facts.aux_layer_ids)
         wanted = list(dict.fromkeys(tokens_of(a) for own in arms.values() for a in own))
         began = time.monotonic()
-        model = DraftModel(
-            facts,
-            load_tensors(drafter.path),
-            verifier_embed=self._parts.embed_VD,
-            verifier_head=self._parts.head_VD,
-            dtype=getattr(torch, self._dtype),
-            device=default_device(),
-        )
+        model = DraftModel.beside(facts, load_tensors(drafter.path), self._parts)
         rows = [known[tokens] for tokens in wanted]
         by_row = {id(found.row): found for found in trace(model, rows, self._largest_k)}
         self.replay_s += time.monotonic() - began

@@ -59,14 +59,7 @@ class Score(NamedTuple):
 def score_answers(subject: Subject, answers: Answers) -> list[Score]:
     """Scores all entries of all rows, ordered by row id."""
     facts, parts = subject.facts, subject.parts
-    model = _Scoring(
-        facts,
-        subject.tensors,
-        verifier_embed=parts.embed_VD,
-        verifier_head=parts.head_VD,
-        dtype=parts.norm_D.dtype,
-        device=str(parts.norm_D.device),
-    )
+    model = _Scoring.beside(facts, subject.tensors, parts)
     columns = [answers.layer_ids.index(layer) for layer in facts.aux_layer_ids]
     columns.append(len(answers.layer_ids))
     rows = [row._replace(load_states=_Columns(row, columns)) for row in answers.rows]

@@ -28,7 +28,7 @@ from harness.commands.replaying import (
 from harness.commands.work import LOGGED, work_folder
 from harness.config.load import dump_yaml, flatten
 from harness.config.replay import DEFAULT_UNEQUAL
-from harness.corpus.answers import record_answers
+from harness.corpus.answers import record_shared
 from harness.corpus.rows import read_rows as read_corpus
 from harness.digests import write_atomic
 from harness.drafter.provenance import code_state
@@ -116,14 +116,7 @@ def _replay(
                 num_equal=greedy.num_equal + found.num_equal,
             )
         began = time.monotonic()
-        model = DraftModel(
-            one.facts,
-            load_tensors(one.resolved.path),
-            verifier_embed=parts.embed_VD,
-            verifier_head=parts.head_VD,
-            dtype=arithmetic.dtype,
-            device=arithmetic.device,
-        )
+        model = DraftModel.beside(one.facts, load_tensors(one.resolved.path), parts)
         load_s += time.monotonic() - began
         rows = answers[layer_ids].rows
         drafters.append(_replay_one(plan, one, model, rows, pieces=pieces, progress=progress))
@@ -187,7 +180,7 @@ def _answers(
             rows = list(pick_prompts(rows, config.num_prompts, config.prompts_seed))
         _require_vocab(plan, rows)
         return Answers(rows, plan.corpus.dtype, None)
-    found = record_answers(
+    found = record_shared(
         plan.verifier_facts,
         plan.prompts,
         settings,

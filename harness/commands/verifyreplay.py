@@ -15,13 +15,13 @@ from eval.variants import needed_layers
 from eval.verifier import VerifierParts
 from harness.commands.verify import ReplayOptions
 from harness.commands.verifytrained import check_against_training
-from harness.corpus.answers import record_answers
+from harness.corpus.answers import record_shared
 from harness.drafter.arithmetic import draft_facts, verifier_facts
 from harness.drafter.check_replay import (
     findings_of,
     load_subject,
     possible_changes,
-    require_kind,
+    require_same_sizes,
     summary_lines,
 )
 from harness.drafter.drafter import Drafter
@@ -67,7 +67,7 @@ def check_by_replay(
     settings = options.settings
     drafter = Drafter.load(drafter_path)
     parent = Drafter.load(parent_path) if parent_path else None
-    require_kind(drafter, parent)
+    require_same_sizes(drafter, parent)
     facts = verifier_facts(verifier, verifier_digest(verifier, settings.cache_dir))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parts = VerifierParts.load(facts, torch.float32, device)
@@ -92,7 +92,7 @@ def _record(
 ) -> Answers:
     """The verifier's answers with the states of all layers that some reading asks for."""
     prompts = pick_prompts(load_prompt_set(options.prompts), options.num_prompts)
-    recorded = record_answers(
+    recorded = record_shared(
         verifier,
         prompts,
         options.settings,

@@ -49,17 +49,9 @@ def check_against_training(
     # The trainer drops a token of each row before it cuts.
     every = read_rows(corpus, first, int(run.params["total_seq_len"]) + 1)
     rows = spread(every, _MOST_TOKENS)
-    parts = subject.parts
-    model = DraftModel(
-        subject.facts,
-        subject.tensors,
-        verifier_embed=parts.embed_VD,
-        verifier_head=parts.head_VD,
-        device=str(parts.norm_D.device),
-    )
     found = check_agreement(
-        model,
-        parts,
+        DraftModel.beside(subject.facts, subject.tensors, subject.parts),
+        subject.parts,
         rows,
         trained,
         dtype=run.params.get("dtype", "bfloat16"),

@@ -18,7 +18,7 @@ _NUM_BEYOND = 8
 """Tokens past the end of an answer that are kept: enough for every K up to 9 from one recording."""
 
 
-def record_answers(
+def record_shared(
     verifier: VerifierFacts,
     prompts: Sequence[Prompt],
     settings: Settings,

@@ -37,6 +37,22 @@ _LEAST_LENGTH = 1.2
 """Below this a drafter is as good as dead: no healthy one that was seen came near."""
 
 
+def require_same_sizes(drafter: Drafter, parent: Drafter | None) -> None:
+    """Refuses a parent of other sizes, whose tensors tell nothing of this drafter's.
+
+    Raises:
+        CheckError: Says which sizes.
+    """
+    if parent is None:
+        return
+    mine, theirs = ((d.vocab_size, d.hidden_size) for d in (drafter, parent))
+    if mine != theirs:
+        raise CheckError(
+            f"expected a parent of vocabulary and width {mine}, as the drafter has, found {theirs}",
+            "name the drafter that it was finetuned from",
+        )
+
+
 def load_subject(drafter: Drafter, facts: DraftFacts, parts: VerifierParts) -> Subject:
     """The drafter with its tensors in the dtype and on the device of the verifier's parts."""
     dtype, device = parts.norm_D.dtype, parts.norm_D.device
@@ -80,6 +96,20 @@ def findings_of(result: Counterfactuals, drafter: Drafter) -> list[Finding]:
         for one in result.not_judged
     ]
     return findings
+
+
+def summary_lines(result: Counterfactuals) -> list[tuple[str, ...]]:
+    """What was tried, for a table: change, acceptance length, its gain, the loss's gain."""
+    return [
+        (
+            f"{_name(tried.subject)} {tried.value}",
+            f"{tried.length:.3f}",
+            f"{tried.length_gain.value:+.1%}",
+            f"{tried.loss_gain.value:+.2%} [{tried.loss_gain.low:+.2%}, "
+            f"{tried.loss_gain.high:+.2%}]",
+        )
+        for tried in result.tried
+    ]
 
 
 def _known_windows(drafter: Drafter, parent: Drafter | None) -> list[int]:
@@ -188,33 +218,3 @@ def _fix(tried: Tried, drafter: Drafter) -> str:
     if tried.subject == "windows":
         return f"set in {where}: {value}"
     return f"set {_name(tried.subject)} to {value} in {where}"
-
-
-def require_kind(drafter: Drafter, parent: Drafter | None) -> None:
-    """Refuses a parent of other sizes, whose tensors tell nothing of this drafter's.
-
-    Raises:
-        CheckError: Says which sizes.
-    """
-    if parent is None:
-        return
-    mine, theirs = ((d.vocab_size, d.hidden_size) for d in (drafter, parent))
-    if mine != theirs:
-        raise CheckError(
-            f"expected a parent of vocabulary and width {mine}, as the drafter has, found {theirs}",
-            "name the drafter that it was finetuned from",
-        )
-
-
-def summary_lines(result: Counterfactuals) -> list[tuple[str, ...]]:
-    """What was tried, for a table: change, acceptance length, its gain, the loss's gain."""
-    return [
-        (
-            f"{_name(tried.subject)} {tried.value}",
-            f"{tried.length:.3f}",
-            f"{tried.length_gain.value:+.1%}",
-            f"{tried.loss_gain.value:+.2%} [{tried.loss_gain.low:+.2%}, "
-            f"{tried.loss_gain.high:+.2%}]",
-        )
-        for tried in result.tried
-    ]

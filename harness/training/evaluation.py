@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from eval.sequences import Row
 from eval.transcripts import read_rows as read_transcripts
-from harness.corpus.answers import record_answers
+from harness.corpus.answers import record_shared
 from harness.corpus.rows import read_rows
 from harness.drafter.arithmetic import verifier_facts
 from harness.errors import ConfigError
@@ -30,7 +30,7 @@ def record_evaluation(
     if not plan.eval_prompts:
         return []
     config = plan.config
-    found = record_answers(
+    found = record_shared(
         verifier_facts(plan.verifier, plan.verifier_digest),
         plan.eval_prompts,
         settings,

@@ -38,16 +38,14 @@ from harness.training.replayed import (
 if TYPE_CHECKING:
     from harness.training.validation import CheckpointReplay
 
+TAG_NOT_OWN = "replay.not_greedy"
+"""Set where the corpus is not the verifier's own greedy answers: no walk is replayed over it."""
 _FLUSH_S = 5.0
 _MACHINE_PARAMS = (
     "device", "attention", "loss_implementation", "dtype", "num_workers", "total_steps",
     "num_parameters", "num_trainable", "draft_vocab_coverage", "num_train_conversations",
     "num_val_conversations", "num_parent_tensors",
 )  # fmt: skip
-
-
-TAG_NOT_OWN = "replay.not_greedy"
-"""Set where the corpus is not the verifier's own greedy answers: no walk is replayed over it."""
 _UNKNOWN_DTYPE = "bfloat16"
 """Of a training whose child said nothing yet: the wider tolerance."""
 

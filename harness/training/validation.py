@@ -147,13 +147,7 @@ class ValidationReplay:
                 f"it was trained on the states of {list(self._plan.corpus.aux_layer_ids)}",
                 "correct eagle_aux_hidden_state_layer_ids in its config.json",
             )
-        return DraftModel(
-            facts,
-            load_tensors(saved.path),
-            verifier_embed=self._parts.embed_VD,
-            verifier_head=self._parts.head_VD,
-            device=self._device,
-        )
+        return DraftModel.beside(facts, load_tensors(saved.path), self._parts)
 
 
 def require_agreement(agreement: Agreement, saved: Saved) -> None:

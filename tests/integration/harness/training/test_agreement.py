@@ -72,12 +72,7 @@ class Trial:
         self, path: Path, rows: Sequence[Row] | None = None, taught: Taught | None = None
     ) -> Agreement:
         facts = draft_facts(Drafter.load(path), self.verifier)
-        model = DraftModel(
-            facts,
-            load_tensors(path),
-            verifier_embed=self.parts.embed_VD,
-            verifier_head=self.parts.head_VD,
-        )
+        model = DraftModel.beside(facts, load_tensors(path), self.parts)
         trained = (taught or self.taught).full_acc
         return check_agreement(model, self.parts, rows or self.rows, trained)
 

@@ -14,7 +14,7 @@ from fakes.tiny_corpus import (
 from eval.facts import VerifierFacts
 from eval.spec import Prompt
 from eval.transcripts import TranscriptSet
-from harness.corpus.answers import record_answers
+from harness.corpus.answers import record_shared
 from harness.settings import Settings
 
 PROMPTS = (Prompt(id="one", category="chat", turns=(prompt_words(0),)),)
@@ -28,7 +28,7 @@ def verifier(tmp_path: Path) -> VerifierFacts:
 
 
 def ask(verifier: VerifierFacts, root: Path, k: int) -> TranscriptSet:
-    return record_answers(
+    return record_shared(
         verifier,
         PROMPTS,
         Settings(root_dir=root, tracking_uri="unused", cache_dir=root / "cache"),
