@@ -90,6 +90,15 @@ def test_the_next_question_is_not_accepted_as_the_end_of_the_answer_before_it() 
     assert walk.num_emitted == 4
 
 
+def test_hidden_states_that_are_no_numbers_are_refused_and_not_counted_as_wrong() -> None:
+    for value in (float("nan"), float("inf")):
+        row = answer_row([KNOWN] * 4, name="q7")
+        states = row.load_states().clone()
+        states[3, 1, 2] = value
+        with pytest.raises(SpecError, match=r"q7: expected finite hidden states, .* at token 3"):
+            replay_answers([row._replace(load_states=lambda states=states: states)])
+
+
 def test_prompts_that_draft_nothing_leave_the_intervals_whole() -> None:
     rows = [answer_row([KNOWN, OTHER, KNOWN][: i + 1] * 2, name=str(i)) for i in range(3)]
     short = [answer_row([OTHER], name=f"short {i}") for i in range(3)]
