@@ -8,6 +8,7 @@ from harness.sweep.records import TrialState
 from harness.sweep.study import ATTR_PARENT_RUN, SweepStudy
 from harness.tracking import names
 from harness.tracking.owner import is_alive
+from harness.tracking.reaping import reap
 from harness.tracking.records import RunStatus
 from harness.tracking.store import Store
 
@@ -27,6 +28,7 @@ def repair(study: SweepStudy, store: Store, place: Place) -> tuple[str, ...]:
         if trial.state is TrialState.RUNNING and owner and is_alive(owner):
             lines.append(f"trial {trial.number}: process {owner.pid} still runs; it is stopping")
     closed = ledger.close_abandoned("its process ended without closing it")
+    closed += tuple(run.run_id for run in reap(store))  # measurements among them
     lines += [f"run {run_id}: closed, its process was gone" for run_id in closed]
     lines += _mend_trials(study, store, ledger)
     ledger.sync(study.trials(), is_last=True)

@@ -28,6 +28,7 @@ from harness.sweep.serving import Measure, Serving
 from harness.sweep.slots import find_slots
 from harness.sweep.space import Space
 from harness.sweep.study import SweepStudy
+from harness.tracking.reaping import reap
 from harness.tracking.records import RunStatus
 from harness.tracking.store import Store
 from harness.training.plan import build_plan
@@ -119,6 +120,7 @@ def run_sweep(
     config, place = prepared.config, prepared.place
     estimator = Estimator(prepared.base, place.settings, store)
     with coordinator_lock(place.folder):
+        reap(store)  # a measurement that was killed with its coordinator, among others
         study = SweepStudy(config, prepared.space, open_storage(config.storage, place.folder))
         _keep(prepared)
         ledger = Ledger(store, study)
