@@ -114,16 +114,19 @@ def _known_failure(error: Exception) -> int | None:
         show_error(error.message, error.hint)
         return 2 if isinstance(error, SpecError) else 1
     if isinstance(error, OSError):
-        hint = "free space or quota, then run again" if error.errno in _FULL else _PATH_HINT
+        hint = _SPACE_HINT if error.errno in _FULL else _PATH_HINT
         show_error(f"the system refused: {error}", hint)
         return 3
     if type(error).__module__.partition(".")[0] in {"sqlite3", "sqlalchemy"}:
-        show_error(f"the store cannot be read: {str(error).splitlines()[0]}", _STORE_HINT)
+        reason = str(error).splitlines()[0]
+        hint = _SPACE_HINT if "disk is full" in reason else _STORE_HINT
+        show_error(f"the store cannot be read or written: {reason}", hint)
         return 3
     return None
 
 
 _FULL = {28, 122}  # ENOSPC, EDQUOT
+_SPACE_HINT = "free space or quota, then run again"
 _PATH_HINT = "check that path, its parents and your permissions; --debug shows where"
 _STORE_HINT = "restore mlruns/mlflow.db from a backup, or move mlruns away to begin a new store"
 

@@ -17,6 +17,9 @@ T = TypeVar("T")
 _PAUSES_S = (0.2, 0.8, 2.0)
 """Pauses between tries. SQLite itself waits 20 s for a lock before it reports one."""
 _PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED"})
+_RACES = ("UNIQUE constraint failed: datasets.", "dataset_pk")
+"""Two processes log one data set: MLflow looks for its row, then inserts it. The loser finds it the
+next time. In the words of SQLite and of PostgreSQL."""
 
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints tracebacks
 
@@ -54,6 +57,8 @@ def translated(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _may_pass(error: MlflowException) -> bool:
+    if any(words in str(error) for words in _RACES):
+        return True
     return error.error_code in _PASSING and "readonly" not in str(error)
 
 

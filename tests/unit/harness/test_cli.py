@@ -63,6 +63,19 @@ def test_failures_end_with_their_code_and_without_traceback(
     assert "Traceback" not in shown
 
 
+def test_a_store_on_a_full_disk_is_not_told_to_be_moved_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert cli.run(["doctor"]) == 3
+    shown = capsys.readouterr().err
+    assert "free space" in shown
+    assert "move mlruns" not in shown
+
+
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise ConfigError("bad key")

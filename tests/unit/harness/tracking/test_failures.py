@@ -1,0 +1,43 @@
+"""Failures of MLflow that pass are tried again; others are not."""
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from harness.errors import TrackingError
+from harness.tracking.backend import failures
+from harness.tracking.backend.failures import translated
+
+LOST = (
+    "(sqlite3.IntegrityError) UNIQUE constraint failed: datasets.experiment_id, datasets.name",
+    'duplicate key value violates unique constraint "dataset_pk"',
+)
+
+
+@pytest.mark.parametrize("words", LOST)
+def test_who_loses_a_race_for_a_data_set_finds_it_the_next_time(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "_PAUSES_S", (0.0,))
+    outcomes = [MlflowException(words), None]
+
+    @translated
+    def log() -> str:
+        if error := outcomes.pop(0):
+            raise error
+        return "logged"
+
+    assert log() == "logged"
+
+
+def test_what_does_not_pass_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "_PAUSES_S", (0.0,))
+    calls: list[int] = []
+
+    @translated
+    def log() -> None:
+        calls.append(1)
+        raise MlflowException("UNIQUE constraint failed: registered_models.name")
+
+    with pytest.raises(TrackingError, match="registered_models"):
+        log()
+    assert calls == [1]
