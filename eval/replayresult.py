@@ -91,9 +91,9 @@ class GreedyCheck(Frozen):
     num_equal: int
 
     @property
-    def share_unequal(self) -> float:
-        """Of the checked tokens, those that the verifier would not have said."""
-        return 1 - self.num_equal / self.num_checked if self.num_checked else 0.0
+    def share_unequal(self) -> float | None:
+        """Of the checked tokens, those that the verifier would not have said; None: of no token."""
+        return 1 - self.num_equal / self.num_checked if self.num_checked else None
 
 
 class DrafterReplay(Frozen):

@@ -200,6 +200,10 @@ def _require_greedy(plan: ReplayPlan, answers: Answers, parts: VerifierParts) ->
     most = plan.config.max_unequal
     if most is None:
         most = DEFAULT_UNEQUAL.get(answers.dtype, DEFAULT_UNEQUAL["bfloat16"])
+    if found.share_unequal is None:
+        raise CheckError(
+            "expected answer tokens to check, found none", "replay answers of the verifier"
+        )
     if found.share_unequal > most:
         raise CheckError(
             f"{plan.source}: expected greedy answers of {plan.verifier.reference}, found "

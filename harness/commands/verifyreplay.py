@@ -79,7 +79,7 @@ def check_by_replay(
     result = run_counterfactuals(subject, changes, answers, progress)
     findings = findings_of(result, drafter)
     if options.training:
-        findings += check_against_training(subject, *options.training)
+        findings += check_against_training(subject, *options.training, facts)
     return ReplayCheck(findings, summary_lines(result))
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from eval.agreement import Agreement, check_agreement, spread
 from eval.draft import DraftModel
+from eval.facts import VerifierFacts
 from eval.scoring import Subject
 from eval.sequences import Row
+from eval.states import StatesCheck, check_states
 from harness.corpus.hidden_states import Corpus
 from harness.corpus.rows import read_rows
 from harness.drafter.findings import Finding
@@ -21,17 +23,21 @@ _MOST_TOKENS = 20_000
 
 
 def check_against_training(
-    subject: Subject, checkpoint: Checkpoint, run: RunSummary
+    subject: Subject, checkpoint: Checkpoint, run: RunSummary, verifier: VerifierFacts
 ) -> list[Finding]:
     """The trainer's accuracies counted again from the file, over the run's own validation rows.
+
+    The verifier's states of a few of these rows are computed again, too: no file of the drafter
+    shows that it would be served beside another revision, or with ids of another convention.
 
     Args:
         subject: The drafter as its file says.
         checkpoint: What the store knows of it.
         run: The training that it comes from.
+        verifier: The one that it would be served with.
 
     Raises:
-        EvalError: The corpus' files are damaged.
+        EvalError: The corpus' files are damaged, or the verifier does not load here.
     """
     trained: list[float] = []
     while (key := f"{_PREFIX}{len(trained)}") in checkpoint.metrics:
@@ -57,7 +63,8 @@ def check_against_training(
         dtype=run.params.get("dtype", "bfloat16"),
         share_replayed=_num_tokens(rows) / max(1, _num_tokens(every)),
     )
-    return [_judged(found, checkpoint)]
+    states = check_states(rows, verifier, ids, dtype=corpus.dtype)
+    return [_judged(found, checkpoint), *_judged_states(states)]
 
 
 def _load_corpus(run: RunSummary) -> Corpus:
@@ -85,6 +92,28 @@ def _judged(found: Agreement, checkpoint: Checkpoint) -> Finding:
         else "The file does not compute what was trained.",
         fix="none needed" if found.agrees else found.suspects(),
     )
+
+
+def _judged_states(found: StatesCheck) -> list[Finding]:
+    """Nothing, where the verifier gives the states that the drafter was trained on."""
+    if found.is_same:
+        return []
+    worst = max(found.layers, key=lambda layer: layer.difference)
+    shift = found.shift
+    return [
+        Finding(
+            rule="S14" if shift else "S21",
+            severity="error",
+            subject="the verifier's hidden states",
+            expected=f"those of the training's corpus, within {found.tolerance:.1%}",
+            found=f"layer {worst.layer_id} differs by {worst.difference:.1%}"
+            + (f"; the states of layers {shift:+d} fit" if shift else ""),
+            consequence="The drafter is handed other states than in training.",
+            fix="extract the corpus again and train anew, with ids of vLLM's convention"
+            if shift
+            else "serve it with the verifier revision that its corpus was made with",
+        )
+    ]
 
 
 def _wrong_layers(trained: tuple[int, ...], found: tuple[int, ...]) -> Finding:

@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 from speculators.train.data import ArrowDataset, CollateFn
 from transformers import AutoModelForCausalLM
 
+from eval.errors import VerifierError
 from harness.corpus.conversations import CONVERSATIONS_NAME, Conversation, Turn
 from harness.corpus.hidden_states import Corpus, ExtractConfig, extract
 from harness.corpus.manifest import Manifest, Plan, finish_stage
 from harness.corpus.tokens import PrepareConfig, prepare, read_token_ids
 from harness.digests import digest_files
 from harness.drafter.verifier import Verifier, verifier_digest
-from eval.errors import VerifierError
 from harness.errors import CheckError, ConfigError
 from harness.settings import load_settings
 
