@@ -5,7 +5,6 @@ from pathlib import Path
 
 from eval.cells import read_cells
 from eval.facts import DraftFacts
-from eval.parity import check_parity
 from eval.result import BenchResult
 from eval.runner import RESULT_NAME
 from eval.spec import BenchSpec, DrafterSpec
@@ -54,6 +53,9 @@ def add_parity(
     """
     if result.parity is not None:
         return result
+    # Imports torch and transformers; a bench without --parity needs neither.
+    from eval.parity import check_parity  # noqa: PLC0415
+
     parity = check_parity(
         result,
         read_cells(out_dir),
