@@ -54,6 +54,8 @@ class GreedyVerifier:
         self._device = default_device()
         self._model = model.to(self._device).eval()
         self._capture = LayerCapture(model.base_model, (*layer_ids, num_layers), num_layers)
+        self.context_tokens: int = model.config.get_text_config().max_position_embeddings
+        """Tokens of prompt and answer together that it was made for."""
         self._stop_ids = _stop_ids(model.generation_config.eos_token_id, self._tokenizer)
 
     def render(self, messages: Sequence[dict[str, str]]) -> list[int]:

@@ -25,6 +25,7 @@ from eval.spec import Frozen
 INDEX_NAME = "transcripts.json"
 PLAN_NAME = "plan.json"
 _METADATA = "transcript"
+_SHA256 = "hidden_states_sha256"
 """Key of a row's transcript in the header of its file."""
 _AGAIN = "delete this file and record again: only what is missing is computed"
 
@@ -176,11 +177,10 @@ def read_head(path: Path) -> Head:
 
 def write_row(path: Path, transcript: Transcript, states: torch.Tensor) -> None:
     """Writes a row and its hidden states [tokens, A + 1, D] whole or not at all."""
-    tensors = {
-        "hidden_states": states.contiguous(),
-        "token_ids": torch.tensor(transcript.token_ids),
-    }
-    write_atomic(path, save(tensors, {_METADATA: transcript.model_dump_json()}))
+    kept = states.contiguous()
+    tensors = {"hidden_states": kept, "token_ids": torch.tensor(transcript.token_ids)}
+    metadata = {_METADATA: transcript.model_dump_json(), _SHA256: _sha256_of_states(kept)}
+    write_atomic(path, save(tensors, metadata))
 
 
 def read_document(path: Path, kind: type[_Document]) -> _Document:
@@ -241,7 +241,18 @@ class _Loader:
                     _AGAIN,
                 )
             states: torch.Tensor = stream.get_tensor("hidden_states")
+            recorded = stream.metadata().get(_SHA256)
+        if _sha256_of_states(states) != recorded:
+            raise SpecError(
+                f"{self._path}: expected hidden states of SHA-256 {str(recorded)[:12]} as the file "
+                "itself says, found other bytes",
+                _AGAIN,
+            )
         return states
+
+
+def _sha256_of_states(states: torch.Tensor) -> str:
+    return hashlib.sha256(states.contiguous().view(torch.uint8).numpy()).hexdigest()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eval.answers import Answer
 from eval.capture import default_device
+from eval.errors import SpecError
 from eval.facts import VerifierFacts
 from eval.files import write_atomic
 from eval.greedy import GreedyVerifier, Reply
@@ -213,7 +214,15 @@ class _Recording:
             messages.append({"role": "user", "content": prompt.turns[earlier]})
             messages.append({"role": "assistant", "content": self.held[first + earlier].text})
         messages.append({"role": "user", "content": prompt.turns[turn]})
-        return self._model.render(messages)
+        rendered = self._model.render(messages)
+        needed = len(rendered) + (self._plan.max_tokens or 0)
+        if needed > self._model.context_tokens:
+            raise SpecError(
+                f"{prompt.id}: expected at most {self._model.context_tokens} tokens of prompt and "
+                f"answer, found {len(rendered)} and {self._plan.max_tokens}",
+                "leave the prompt out, or ask for fewer tokens",
+            )
+        return rendered
 
     def record(self, turns: Sequence[_Turn]) -> None:
         """Answers, hidden states and files of some turns."""

@@ -4,6 +4,7 @@ The one function of `harness replay` that others call. Everything that can be re
 before torch is imported.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -127,7 +128,6 @@ def prepare_replay(
             "give one of --corpus and --prompts",
         )
     resolved = [resolve_drafter(reference, settings, store) for reference in config.drafters]
-    _require_different(resolved)
     corpus = Corpus.load(Path(config.corpus), deep=False) if config.corpus else None
     reference = verifier_reference(config.verifier, resolved, store)
     verifier = Verifier.load(reference, settings)
@@ -135,6 +135,7 @@ def prepare_replay(
     if corpus:
         _require_verifier(corpus, verifier, facts.digest)
     drafters = tuple(_check_drafter(drafter, verifier, corpus, store) for drafter in resolved)
+    _require_different(drafters)
     if corpus:
         Corpus.load(corpus.dir, deep=True, progress=progress)
     prompts = () if corpus else load_prompts(config, settings)
@@ -171,12 +172,15 @@ def _require_verifier(corpus: Corpus, verifier: Verifier, digest: str) -> None:
         )
 
 
-def _require_different(resolved: list[ResolvedDrafter]) -> None:
-    references = [drafter.reference for drafter in resolved]
-    again = {reference for reference in references if references.count(reference) > 1}
-    if again:
+def _require_different(drafters: Sequence[Contestant]) -> None:
+    by_digest: dict[str, list[str]] = {}
+    for one in drafters:
+        by_digest.setdefault(one.digest, []).append(one.resolved.reference)
+    if again := [same for same in by_digest.values() if len(same) > 1]:
         raise ConfigError(
-            f"expected every drafter once, found {', '.join(sorted(again))} more than once"
+            "expected every drafter once, found the same files more than once: "
+            + "; ".join(" and ".join(same) for same in again),
+            "name each drafter once",
         )
 
 

@@ -64,15 +64,13 @@ def verify(
 
     Next: harness bench, or the fix that a finding names (rules: docs/checks.md)
     """
-    for option, value in (("drafter", drafter), ("verifier", verifier), ("parent", parent)):
-        _require_text(option, value)
     share_cores()
     settings = load_settings()
     resolved = resolve_drafter(drafter, settings)
     loaded = _load_verifier(verifier, resolved, settings, is_needed=replay)
     if loaded is None:
         log("no --verifier: rules that compare with it are left out")
-    parent_path = resolve_drafter(parent, settings).path if parent else None
+    parent_path = None if parent is None else resolve_drafter(parent, settings).path
     report = check_drafter(resolved.path, loaded, parent_path, deep=deep, purpose=purpose)
     tried: list[tuple[str, ...]] = []
     if replay and loaded and report.ok:
@@ -87,19 +85,11 @@ def verify(
         raise typer.Exit(CheckError.exit_code)
 
 
-def _require_text(option: str, value: str | None) -> None:
-    if value is not None and not value.strip():
-        raise ConfigError(
-            f"expected a reference after --{option}, found an empty one",
-            "if it came from a shell variable, that variable is not set",
-        )
-
-
 def _load_verifier(
     given: str | None, resolved: ResolvedDrafter, settings: Settings, *, is_needed: bool
 ) -> Verifier | None:
     """The verifier that was named, else that of the run that trained the drafter, if any."""
-    if given:
+    if given is not None:
         return Verifier.load(given, settings)
     if resolved.run_id is None and not is_needed:
         return None

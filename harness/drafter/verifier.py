@@ -161,6 +161,11 @@ def _recorded_names(path: Path, recorded: FolderDigest) -> list[str]:
 
 
 def _locate(reference: str, settings: Settings) -> tuple[Path, str | None]:
+    if not reference.strip():
+        raise ConfigError(
+            "verifier: expected a reference, found an empty one",
+            "if it came from a shell variable, that variable is not set",
+        )
     if reference.startswith("package:"):
         name = reference.removeprefix("package:")
         if not name:

@@ -56,6 +56,11 @@ def resolve_drafter(
         CheckError: The checkpoint's files are gone.
         PrerequisiteError: A hub repository that is neither cached nor reachable.
     """
+    if not reference.strip():
+        raise ConfigError(
+            "expected a reference of a drafter, found an empty one",
+            "if it came from a shell variable, that variable is not set",
+        )
     if reference.startswith("run:"):
         return _of_run(reference, store or open_store(settings))
     if reference.startswith("models:"):

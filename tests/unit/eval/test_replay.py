@@ -191,6 +191,18 @@ def test_answers_that_the_verifier_would_not_give_are_counted() -> None:
     assert (found.num_checked, found.num_equal) == (10, 9)
 
 
+def test_of_many_answer_tokens_some_of_every_row_are_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eval.replay._MOST_CHECKED", 4)
+    rows = [answer_row([KNOWN, OTHER] * 5) for _ in range(2)]
+    wrong = [row._replace(token_ids=(*row.token_ids[:1], *[0] * 10)) for row in rows]
+    for mixed in ([rows[0], wrong[1]], [wrong[0], rows[1]]):
+        found = check_greedy(mixed, exact_parts())
+        assert found.num_checked == 4
+        assert 0 < found.num_equal < 4
+
+
 def test_states_of_other_layers_are_refused_with_both_numbers() -> None:
     row = answer_row([KNOWN] * 4)
     fewer = row._replace(load_states=lambda: row.load_states()[:, 1:])

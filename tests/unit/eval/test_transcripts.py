@@ -178,7 +178,9 @@ def change_row(folder: Path, **changes: torch.Tensor) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", ["cut", "narrow", "short", "tokens", "foreign", "lost"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "flipped", "narrow", "short", "tokens", "foreign", "lost"]
+)
 def test_a_damaged_row_is_named_with_the_way_out(
     verifier: VerifierFacts, copied: TranscriptSet, damage: str
 ) -> None:
@@ -186,6 +188,10 @@ def test_a_damaged_row_is_named_with_the_way_out(
     states = load_file(path)["hidden_states"].clone()  # the file under it is changed
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "flipped":
+        raw = bytearray(path.read_bytes())
+        raw[-len(states.numpy().tobytes()) // 2] ^= 1
+        path.write_bytes(raw)
     elif damage == "narrow":
         change_row(copied.folder, hidden_states=states[..., :-1].contiguous())
     elif damage == "short":
@@ -202,6 +208,15 @@ def test_a_damaged_row_is_named_with_the_way_out(
     path.unlink(missing_ok=True)
     again = record(verifier, copied.folder)
     assert torch.equal(read_rows(again)[2].load_states(), states)
+
+
+def test_a_prompt_that_leaves_no_room_is_named(
+    verifier: VerifierFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = GreedyVerifier.render
+    monkeypatch.setattr(GreedyVerifier, "render", lambda *a: whole(*a) * 1000)
+    with pytest.raises(SpecError, match=r"one: expected at most \d+ tokens of prompt and answer"):
+        record(verifier, tmp_path / "long")
 
 
 def build_answer(said: tuple[int, ...], prompt: tuple[int, ...]) -> Answer:

@@ -1,6 +1,7 @@
 """`harness replay` as a user types it: what it refuses, with which code, and what it leaves."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,10 +164,12 @@ def test_a_gpu_that_is_not_there_is_named_before_a_run_begins(
 
 
 def test_the_same_drafter_twice_is_refused(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: Bench, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert bench.replay("--drafter", str(bench.drafter)) == 2
-    assert "more than once" in capsys.readouterr().err
+    copied = shutil.copytree(bench.drafter, tmp_path / "copied")
+    for again in (str(bench.drafter), f"{bench.drafter}/", str(copied)):
+        assert bench.replay("--drafter", again) == 2
+        assert "the same files more than once" in capsys.readouterr().err
 
 
 def test_no_drafter_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
