@@ -165,14 +165,15 @@ class Head(NamedTuple):
     shape: tuple[int, ...]
 
 
-def read_head(path: Path) -> Head:
-    """The transcript in a row's file.
-
-    Raises:
-        SpecError: The file is damaged, or no row.
-    """
-    with _open_row(path) as stream:
-        return _head_of(stream, path)
+def read_whole(path: Path) -> Head | None:
+    """What a row's file says, if it is there and every byte of it as it was written; else None."""
+    try:
+        with _open_row(path) as stream:
+            head = _head_of(stream, path)
+            _require_bytes(stream, path)
+    except SpecError:
+        return None
+    return head
 
 
 def write_row(path: Path, transcript: Transcript, states: torch.Tensor) -> None:
@@ -240,15 +241,20 @@ class _Loader:
                     f"layers + 1, hidden], found {shape}",
                     _AGAIN,
                 )
-            states: torch.Tensor = stream.get_tensor("hidden_states")
-            recorded = stream.metadata().get(_SHA256)
-        if _sha256_of_states(states) != recorded:
-            raise SpecError(
-                f"{self._path}: expected hidden states of SHA-256 {str(recorded)[:12]} as the file "
-                "itself says, found other bytes",
-                _AGAIN,
-            )
-        return states
+            return _require_bytes(stream, self._path)
+
+
+def _require_bytes(stream: Any, path: Path) -> torch.Tensor:
+    """The hidden states, which must be those that the file's own digest was made of."""
+    states: torch.Tensor = stream.get_tensor("hidden_states")
+    recorded = stream.metadata().get(_SHA256)
+    if _sha256_of_states(states) != recorded:
+        raise SpecError(
+            f"{path}: expected hidden states of SHA-256 {str(recorded)[:12]} as the file itself "
+            "says, found other bytes",
+            _AGAIN,
+        )
+    return states
 
 
 def _sha256_of_states(states: torch.Tensor) -> str:

@@ -29,8 +29,8 @@ from eval.transcriptfiles import (
     TranscriptSet,
     digest_answers,
     load_transcripts,
-    read_head,
     read_rows,
+    read_whole,
     require_plan,
     row_path,
     write_row,
@@ -106,7 +106,7 @@ def record_prompts(
     recording = _Recording(verifier, folder, plan, len(numbers), progress)
     for prompt in prompts:
         for turn in range(len(prompt.turns)):
-            if not recording.recall(numbers[prompt.id, turn]):
+            if not recording.recall(numbers[prompt.id, turn], prompt.id, turn):
                 break  # later turns had the lost answer before them
     for turn in range(max((len(prompt.turns) for prompt in prompts), default=0)):
         asked = [
@@ -164,7 +164,7 @@ def record_answers(
                 said=answer.token_ids,
             )
             for number, answer in enumerate(answers)
-            if not recording.recall(number)
+            if not recording.recall(number, answer.prompt_id, answer.turn)
         ]
     )
     return recording.finish()
@@ -198,13 +198,13 @@ class _Recording:
         facts, plan = self._verifier, self._plan
         return GreedyVerifier(facts.path, plan.aux_layer_ids, facts.num_layers, plan.dtype)
 
-    def recall(self, number: int) -> bool:
-        """Whether this turn is there already."""
-        path = row_path(self._folder, number)
-        if not path.exists():
+    def recall(self, number: int, prompt_id: str, turn: int) -> bool:
+        """Whether this turn is there already, whole; one that is damaged is recorded anew."""
+        found = read_whole(row_path(self._folder, number))
+        if found is None or (found.transcript.id, found.transcript.turn) != (prompt_id, turn):
             return False
-        self.held[number], shape = read_head(path)
-        self._hidden_size = shape[-1]
+        self.held[number] = found.transcript
+        self._hidden_size = found.shape[-1]
         return True
 
     def render(self, prompt: Prompt, turn: int, first: int) -> list[int]:

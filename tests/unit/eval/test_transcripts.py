@@ -204,8 +204,7 @@ def test_a_damaged_row_is_named_with_the_way_out(
         path.unlink()
     with pytest.raises(SpecError, match=r"row_2\.safetensors") as caught:
         read_rows(copied)[2].load_states()
-    assert "delete this file and record again" in str(caught.value.hint)
-    path.unlink(missing_ok=True)
+    assert "record again" in str(caught.value.hint)
     again = record(verifier, copied.folder)
     assert torch.equal(read_rows(again)[2].load_states(), states)
 
