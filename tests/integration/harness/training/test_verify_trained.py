@@ -50,9 +50,11 @@ def test_a_file_that_computes_something_else_is_an_error(
     subject: Subject, trained: TrainRun, store: Store, facts: VerifierFacts
 ) -> None:
     checkpoint, run = store.checkpoints(trained.run_id)[-1], store.get_run(trained.run_id)
-    wrong = {name: torch.randn_like(x) if name == "fc.weight" else x
-             for name, x in subject.tensors.items()}  # fmt: skip
-    (finding,) = check_against_training(subject._replace(tensors=wrong), checkpoint, run, facts)
+    # The small drafter is right at 3 of 60 positions: too few to fall beyond the tolerance.
+    better = checkpoint.model_copy(
+        update={"metrics": {**checkpoint.metrics, "val/full_acc_0": 0.5}}
+    )
+    (finding,) = check_against_training(subject, better, run, facts)
     assert (finding.rule, finding.severity) == ("trained", "error")
     layers = subject.facts.model_copy(update={"aux_layer_ids": (0, 2, 4)})
     (finding,) = check_against_training(subject._replace(facts=layers), checkpoint, run, facts)
