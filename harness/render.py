@@ -29,14 +29,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from harness.progress import ProgressFn
+
 if TYPE_CHECKING:
     from eval.result import Interval
-
-ProgressFn = Callable[[str, int, int], None]
-"""Told (what is being done, units done, units in all or 0 when unknown), as often as one likes.
-
-What changes on the way, such as a pace, follows the name of the stage after " | ".
-"""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that turn the writing direction, halves of surrogate pairs."""

@@ -32,7 +32,7 @@ from harness.drafter.checks import require_sound
 from harness.drafter.provenance import code_state
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import ConfigError, PrerequisiteError
-from harness.render import ProgressFn
+from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.measurements import log_bench_document, log_bench_result

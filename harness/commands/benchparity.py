@@ -12,7 +12,7 @@ from harness.drafter.arithmetic import draft_facts, verifier_facts
 from harness.drafter.drafter import Drafter
 from harness.drafter.verifier import Verifier
 from harness.errors import ConfigError
-from harness.render import ProgressFn
+from harness.progress import ProgressFn
 
 STATES_DIR = "transcripts"
 """Below a measurement's folder: hidden states of its answers."""

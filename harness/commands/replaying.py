@@ -20,7 +20,7 @@ from harness.drafter.checks import require_sound
 from harness.drafter.drafter import Drafter
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import CheckError, ConfigError
-from harness.render import ProgressFn
+from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
 from harness.tracking.store import Store

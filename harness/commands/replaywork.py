@@ -33,7 +33,7 @@ from harness.corpus.rows import read_rows as read_corpus
 from harness.digests import write_atomic
 from harness.drafter.provenance import code_state
 from harness.errors import CheckError, PrerequisiteError
-from harness.render import ProgressFn
+from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.replays import log_replay_result

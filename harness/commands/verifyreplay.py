@@ -27,7 +27,7 @@ from harness.drafter.check_replay import (
 from harness.drafter.drafter import Drafter
 from harness.drafter.findings import Finding
 from harness.drafter.verifier import Verifier, verifier_digest
-from harness.render import ProgressFn
+from harness.progress import ProgressFn
 
 _MOST_K = 8
 

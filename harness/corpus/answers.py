@@ -3,7 +3,7 @@
 Imports torch: seconds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from filelock import FileLock
 
@@ -12,6 +12,7 @@ from eval.prompts import digest_prompts
 from eval.spec import Prompt
 from eval.transcripts import TranscriptSet, record_prompts
 from harness.digests import digest_json
+from harness.progress import ProgressFn
 from harness.settings import Settings
 
 _NUM_BEYOND = 8
@@ -27,7 +28,7 @@ def record_shared(
     k: int,
     aux_layer_ids: tuple[int, ...],
     dtype: str,
-    progress: Callable[[str, int, int], None],
+    progress: ProgressFn,
 ) -> TranscriptSet:
     """The verifier's answers with hidden states, from `settings.replay_dir` if they are there.
 

@@ -20,7 +20,6 @@ from harness.corpus.manifest import (
     MANIFEST_NAME,
     Manifest,
     Plan,
-    ProgressFn,
     begin_stage,
     check_files,
     finish_stage,
@@ -32,6 +31,7 @@ from harness.corpus.tokens import read_token_ids, require_verifier
 from harness.digests import FileDigest, digest_files, join_digests, sha256_bytes, write_atomic
 from harness.drafter.verifier import Verifier
 from harness.errors import CheckError, ConfigError
+from harness.progress import ProgressFn
 
 if TYPE_CHECKING:
     import torch

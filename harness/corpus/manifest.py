@@ -5,7 +5,7 @@ folder with a manifest is finished, one with a plan alone is taken up where it w
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from harness.config.load import Frozen, flatten
 from harness.digests import FolderDigest, digest_json, sha256_file, write_atomic
 from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.progress import ProgressFn
 
-ProgressFn = Callable[[str, int, int], None]
 Stage = Literal["regenerate", "prepare", "extract"]
 
 MANIFEST_NAME = "manifest.json"

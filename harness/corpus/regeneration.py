@@ -24,7 +24,6 @@ from harness.corpus.manifest import (
     JOURNAL_NAME,
     Manifest,
     Plan,
-    ProgressFn,
     begin_stage,
     finish_stage,
     hold_folder,
@@ -33,6 +32,7 @@ from harness.corpus.prompts import require_disjoint
 from harness.digests import digest_files, write_atomic
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import WorkError
+from harness.progress import ProgressFn
 
 REFUSED_NAME = "refused.jsonl"
 LOG_NAME = "server.log"

@@ -20,7 +20,6 @@ from harness.corpus.conversations import Conversation, load_conversations
 from harness.corpus.manifest import (
     Manifest,
     Plan,
-    ProgressFn,
     begin_stage,
     finish_stage,
     hold_folder,
@@ -29,6 +28,7 @@ from harness.corpus.manifest import (
 from harness.digests import digest_files
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import CheckError, WorkError
+from harness.progress import ProgressFn
 
 TOKEN_FREQ_NAME = "token_freq.pt"  # noqa: S105 - a file name, no secret
 _PARTIAL_NAME = ".partial"

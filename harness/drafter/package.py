@@ -5,7 +5,7 @@ cache folder that is safe to delete. The distribution's code is never imported.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from harness.config.load import Frozen
 from harness.digests import FileDigest, FolderDigest, digest_files, sha256_file, write_atomic
 from harness.errors import ConfigError, PrerequisiteError
+from harness.progress import ProgressFn
 
 MANIFEST_NAME = "manifest.json"
 _SCHEMA_VERSION = 1
@@ -37,7 +38,7 @@ class PackageManifest(Frozen):
 
 
 def materialise_package(
-    distribution: str, cache_dir: Path, progress: Callable[[str, int, int], None] | None = None
+    distribution: str, cache_dir: Path, progress: ProgressFn | None = None
 ) -> Path:
     """Returns a verifier folder made from an installed distribution, converting it on first use.
 
@@ -131,7 +132,7 @@ def _work_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _convert(source: Path, work: Path, progress: Callable[[str, int, int], None]) -> None:
+def _convert(source: Path, work: Path, progress: ProgressFn) -> None:
     # Loading torch and transformers takes seconds; a call that finds the folder needs neither.
     import torch  # noqa: PLC0415
     from transformers import (  # noqa: PLC0415

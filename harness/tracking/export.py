@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from harness.config.load import Frozen
@@ -14,6 +13,7 @@ from harness.drafter.drafter import Drafter, drafter_digest
 from harness.drafter.provenance import package_versions
 from harness.drafter.verifier import Verifier
 from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.decisions import now_text
@@ -24,7 +24,6 @@ from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve
 from harness.tracking.serving import ServeCommands, serve_commands
 from harness.tracking.store import Store
 
-ProgressFn = Callable[[str, int, int], None]
 MANIFEST = "manifest.json"
 _DEFAULT_K = 3
 

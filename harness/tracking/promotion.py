@@ -1,12 +1,13 @@
 """The whole of `harness promote`: find the evidence, pick the best, ask every gate, decide."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from eval.result import BenchRow
 from harness.config.load import Frozen
 from harness.config.policy import Policy
 from harness.digests import digest_json
 from harness.drafter.provenance import package_versions
+from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import gates, measurements, names, registry
 from harness.tracking.decisions import Decision, Gate, now_text, who
@@ -20,8 +21,6 @@ from harness.tracking.evidence import (
 )
 from harness.tracking.resolve import ResolvedDrafter
 from harness.tracking.store import Store
-
-ProgressFn = Callable[[str, int, int], None]
 
 
 class Promotion(Frozen):

@@ -4,7 +4,7 @@ They are not of the corpus. A drafter's acceptance on them, beside that on its o
 tells how much of an estimate is the domain. Imports torch: seconds.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from eval.sequences import Row
 from eval.transcripts import read_rows as read_transcripts
@@ -12,15 +12,14 @@ from harness.corpus.answers import record_shared
 from harness.corpus.rows import read_rows
 from harness.drafter.arithmetic import verifier_facts
 from harness.errors import ConfigError
+from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.training.plan import TrainPlan
 
 _NUM_SHOWN = 3
 
 
-def record_evaluation(
-    plan: TrainPlan, settings: Settings, progress: Callable[[str, int, int], None]
-) -> list[Row]:
+def record_evaluation(plan: TrainPlan, settings: Settings, progress: ProgressFn) -> list[Row]:
     """The verifier's answers to the training's evaluation prompts; empty without any.
 
     Raises:

@@ -6,7 +6,6 @@ A wrong verifier, corpus, parent or disk is refused here, before a run is opened
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from harness.drafter.finetune import PreparedParent, prepare_parent
 from harness.drafter.provenance import package_versions
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking.resolve import (
     ResolvedDrafter,
@@ -87,7 +87,7 @@ def build_plan(
     config: TrainConfig,
     settings: Settings,
     store: Store,
-    progress: Callable[[str, int, int], None],
+    progress: ProgressFn,
 ) -> TrainPlan:
     """Loads and checks what a training needs; a parent is prepared in a folder of its own.
 

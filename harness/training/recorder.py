@@ -1,10 +1,11 @@
 """What the child says, written to the store: curves in batches, checkpoints as they come."""
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING
 
 from harness.drafter.checks import require_sound
+from harness.progress import ProgressFn
 from harness.tracking import names
 from harness.tracking.records import Metric
 from harness.tracking.run import Run
@@ -62,7 +63,7 @@ class Recorder:
         run: Run,
         store: Store,
         plan: TrainPlan,
-        progress: Callable[[str, int, int], None],
+        progress: ProgressFn,
         *,
         attempt: int,
         replay: ReplayFn | None = None,

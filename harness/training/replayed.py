@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from eval.prompts import digest_prompts
+from harness.progress import ProgressFn
 from harness.settings import Settings, share_cores
 from harness.tracking import names
 from harness.tracking.resolve import best_checkpoint
@@ -26,9 +27,7 @@ ReplayFn = Callable[[Saved, str], Generator[None, None, "CheckpointReplay"]]
 """A checkpoint and the dtype of its training -> the replay in slices, its result at the end."""
 
 
-def answer_prompts(
-    plan: TrainPlan, settings: Settings, progress: Callable[[str, int, int], None]
-) -> "list[Row]":
+def answer_prompts(plan: TrainPlan, settings: Settings, progress: ProgressFn) -> "list[Row]":
     """What the verifier says to the evaluation prompts, if the training has any."""
     share_cores()
     if not plan.eval_prompts:

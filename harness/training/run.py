@@ -5,7 +5,6 @@ The parent's side. It owns the run and its final status; the child trains and sa
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from harness.config.load import Frozen, dump_yaml, flatten
@@ -13,6 +12,7 @@ from harness.config.train import TrainConfig
 from harness.digests import write_atomic
 from harness.drafter.checks import require_sound
 from harness.errors import WorkError
+from harness.progress import ProgressFn
 from harness.settings import SHARED_CORES, Settings
 from harness.tracking import names
 from harness.tracking.records import Checkpoint, RunStatus, RunSummary
@@ -46,7 +46,6 @@ from harness.training.smoke import (
 )
 from harness.training.supervise import LOG_NAME, Attempt, supervise
 
-ProgressFn = Callable[[str, int, int], None]
 _CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _UNRESOLVED = {"device", "attention", "loss_implementation", "dtype", "num_workers", "name"}
 """Settled by the child, which says what it took."""
