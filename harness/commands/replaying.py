@@ -133,7 +133,8 @@ def prepare_replay(
     verifier = Verifier.load(reference, settings)
     facts = verifier_facts(verifier, verifier_digest(verifier, settings.cache_dir))
     if corpus:
-        _require_verifier(corpus, verifier, facts.digest)
+        corpus.require_verifier(verifier, facts.digest)
+        _require_answers(corpus)
     drafters = tuple(_check_drafter(drafter, verifier, corpus, store) for drafter in resolved)
     _require_different(drafters)
     if corpus:
@@ -157,14 +158,7 @@ def _check_drafter(
     return Contestant(resolved, facts, require_unchanged(resolved, store))
 
 
-def _require_verifier(corpus: Corpus, verifier: Verifier, digest: str) -> None:
-    if corpus.verifier_digest != digest:
-        raise CheckError(
-            f"{corpus.dir}: expected hidden states of the verifier {verifier.reference} (digest "
-            f"{digest[:16]}), found those of {corpus.verifier_reference} (digest "
-            f"{corpus.verifier_digest[:16]})",
-            "say --verifier with the corpus' own, or extract the corpus with this verifier",
-        )
+def _require_answers(corpus: Corpus) -> None:
     if not corpus.num_loss_tokens:
         raise CheckError(
             f"expected answers to replay, found none in the corpus {corpus.dir}",

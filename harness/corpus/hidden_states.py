@@ -102,6 +102,20 @@ class Corpus(Frozen):
             dtype=manifest.config["dtype"],
         )
 
+    def require_verifier(self, verifier: Verifier, digest: str) -> None:
+        """Refuses to be used beside a verifier whose hidden states these are not.
+
+        Raises:
+            CheckError: Names both verifiers by reference and digest.
+        """
+        if self.verifier_digest != digest:
+            raise CheckError(
+                f"expected a corpus of the verifier {verifier.reference} (digest {digest[:12]}), "
+                f"found {self.dir}, which was made with {self.verifier_reference} "
+                f"(digest {self.verifier_digest[:12]})",
+                "name the verifier of the corpus, or extract the corpus again with this one",
+            )
+
 
 class Batch(NamedTuple):
     """Rows that go through the verifier together."""

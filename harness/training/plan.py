@@ -21,7 +21,7 @@ from harness.drafter.drafter import Drafter
 from harness.drafter.finetune import PreparedParent, prepare_parent
 from harness.drafter.provenance import package_versions
 from harness.drafter.verifier import Verifier, verifier_digest
-from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.errors import ConfigError, PrerequisiteError
 from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking.resolve import (
@@ -100,7 +100,7 @@ def build_plan(
     _require_trainable(verifier)
     corpus = Corpus.load(find_folder(config.corpus, settings), deep=False)
     digest = verifier_digest(verifier, settings.cache_dir)
-    _require_same_verifier(corpus, verifier, digest)
+    corpus.require_verifier(verifier, digest)
     _require_validation(config, corpus)
     eval_prompts = _eval_prompts(config, settings)
     parent, prepared = None, None
@@ -204,16 +204,6 @@ def _require_trainable(verifier: Verifier) -> None:
             "speculators' EAGLE-3 training does not: its targets would be wrong"
         )
     require_keys(verifier)
-
-
-def _require_same_verifier(corpus: Corpus, verifier: Verifier, digest: str) -> None:
-    if corpus.verifier_digest != digest:
-        raise CheckError(
-            f"corpus: {corpus.dir} was made with {corpus.verifier_reference} "
-            f"(digest {corpus.verifier_digest[:12]}), the verifier {verifier.reference} has "
-            f"digest {digest[:12]}: its hidden states are not this verifier's",
-            "train with the verifier of the corpus, or extract the corpus again",
-        )
 
 
 def _require_validation(config: TrainConfig, corpus: Corpus) -> None:
