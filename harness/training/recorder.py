@@ -39,8 +39,6 @@ from harness.training.replayed import (
 if TYPE_CHECKING:
     from harness.training.validation import CheckpointReplay
 
-TAG_NOT_OWN = "replay.not_greedy"
-"""Set where the corpus is not the verifier's own greedy answers: no walk is replayed over it."""
 _FLUSH_S = 5.0
 _MACHINE_PARAMS = (
     "device", "attention", "loss_implementation", "dtype", "num_workers", "total_steps",
@@ -221,7 +219,7 @@ class Recorder:
             self._store.log_model_metrics(model_id, self._run.run_id, on_prompts, *dataset)
         if replayed.in_domain is None:
             share = f"{replayed.share_unequal:.1%}"
-            self._run.set_tags({TAG_NOT_OWN: f"{share} of the validation answers"})
+            self._run.set_tags({names.TAG_NOT_GREEDY: f"{share} of the validation answers"})
         figures = validation_figures(replayed) | on_prompts
         self._add({**figures, names.METRIC_REPLAY_S: replayed.replay_s}, saved.step)
         self.flush()

@@ -231,7 +231,7 @@ def _log_inputs(run: Run, plan: TrainPlan, folder: Path, store: Store) -> None:
     run.log_text(f"config/{CONFIG_NAME}", text)
     run.log_text("config/drafter.json", json.dumps(plan.draft_config, indent=2))
     provenance = build_provenance(plan)
-    run.log_text("provenance.json", provenance.model_dump_json(indent=2))
+    run.log_text(names.ARTIFACT_PROVENANCE, provenance.model_dump_json(indent=2))
     run.set_tags(lineage_tags(provenance, store))
     corpus = plan.corpus
     run.log_dataset(

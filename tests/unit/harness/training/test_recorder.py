@@ -12,7 +12,7 @@ from harness.tracking import names
 from harness.tracking.run import Run
 from harness.tracking.waterfall import read_gap
 from harness.training.messages import Ended, Saved, Started, Step, Validation
-from harness.training.recorder import TAG_NOT_OWN, Recorder
+from harness.training.recorder import Recorder
 from harness.training.validation import CheckpointReplay, Lengths, require_agreement
 
 from .conftest import MakePlan
@@ -195,4 +195,4 @@ def test_answers_that_are_not_the_verifiers_own_leave_the_walk_unknown(
     recorder.finish()
     (checkpoint,) = store.checkpoints(run.run_id)
     assert names.METRIC_VAL_ACCEPTANCE_LENGTH not in checkpoint.metrics
-    assert store.get_run(run.run_id).tags[TAG_NOT_OWN] == "40.0% of the validation answers"
+    assert store.get_run(run.run_id).tags[names.TAG_NOT_GREEDY] == "40.0% of the validation answers"
