@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from eval.capture import default_device
 from eval.draft import DraftModel, load_tensors
 from eval.environment import describe_machine
 from eval.prompts import pick_prompts
@@ -236,8 +237,8 @@ def _choose_arithmetic(plan: ReplayPlan) -> Arithmetic:
     config = plan.config
     device = config.device
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda" and not torch.cuda.is_available():
+        device = default_device()
+    elif device == "cuda" and default_device() != "cuda":
         raise PrerequisiteError(
             "expected a GPU for device cuda, found none that torch can use",
             "set device to auto or cpu",

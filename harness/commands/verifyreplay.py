@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from eval.capture import default_device
 from eval.counterfactual import run_counterfactuals
 from eval.facts import VerifierFacts
 from eval.prompts import pick_prompts
@@ -69,8 +70,7 @@ def check_by_replay(
     parent = Drafter.load(parent_path) if parent_path else None
     require_same_sizes(drafter, parent)
     facts = verifier_facts(verifier, verifier_digest(verifier, settings.cache_dir))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    parts = VerifierParts.load(facts, torch.float32, device)
+    parts = VerifierParts.load(facts, torch.float32, default_device())
     subject = load_subject(drafter, draft_facts(drafter, verifier), parts)
     changes = possible_changes(drafter, subject, verifier, parent)
     layer_ids = needed_layers(changes, subject.facts)

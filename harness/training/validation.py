@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from eval.agreement import Agreement, JudgedRow, compare, judge_rows, spread
+from eval.capture import default_device
 from eval.counters import AcceptanceCounts
 from eval.draft import DraftModel, load_tensors
 from eval.result import Interval
@@ -166,7 +167,7 @@ def require_agreement(agreement: Agreement, saved: Saved) -> None:
 
 def pick_device(asked: str) -> str:
     """A GPU with much memory left, unless cpu was asked for; else cpu."""
-    if asked == "cpu" or not torch.cuda.is_available():
+    if asked == "cpu" or default_device() == "cpu":
         return "cpu"
     free, _ = torch.cuda.mem_get_info()
     return "cuda" if free >= _SPARE_GPU_BYTES else "cpu"
