@@ -54,7 +54,7 @@ class Arithmetic(NamedTuple):
         return str(self.dtype).removeprefix("torch.")
 
 
-class Answers(NamedTuple):
+class Recording(NamedTuple):
     """What the verifier said, with hidden states of some layers."""
 
     rows: list[Row]
@@ -103,15 +103,15 @@ def _replay(
     began = time.monotonic()
     parts = VerifierParts.load(plan.verifier_facts, arithmetic.dtype, arithmetic.device)
     load_s = time.monotonic() - began
-    answers: dict[tuple[int, ...], Answers] = {}
+    recordings: dict[tuple[int, ...], Recording] = {}
     greedy = GreedyCheck(num_checked=0, num_equal=0)
     pieces = load_pieces(plan.verifier.path)
     drafters = []
     for one in plan.drafters:
         layer_ids = one.facts.aux_layer_ids
-        if layer_ids not in answers:
-            answers[layer_ids] = _answers(plan, layer_ids, arithmetic, settings, progress)
-            found = _require_greedy(plan, answers[layer_ids], parts)
+        if layer_ids not in recordings:
+            recordings[layer_ids] = _recording(plan, layer_ids, arithmetic, settings, progress)
+            found = _require_greedy(plan, recordings[layer_ids], parts)
             greedy = GreedyCheck(
                 num_checked=greedy.num_checked + found.num_checked,
                 num_equal=greedy.num_equal + found.num_equal,
@@ -119,10 +119,10 @@ def _replay(
         began = time.monotonic()
         model = DraftModel.beside(one.facts, load_tensors(one.resolved.path), parts)
         load_s += time.monotonic() - began
-        rows = answers[layer_ids].rows
+        rows = recordings[layer_ids].rows
         drafters.append(_replay_one(plan, one, model, rows, pieces=pieces, progress=progress))
-    first = answers[plan.drafters[0].facts.aux_layer_ids]
-    seconds = [found.states_s for found in answers.values() if found.states_s is not None]
+    first = recordings[plan.drafters[0].facts.aux_layer_ids]
+    seconds = [found.states_s for found in recordings.values() if found.states_s is not None]
     return ReplayResult(
         source=plan.source,
         source_digest=plan.source_digest,
@@ -166,13 +166,13 @@ def _replay_one(
     )
 
 
-def _answers(
+def _recording(
     plan: ReplayPlan,
     layer_ids: tuple[int, ...],
     arithmetic: Arithmetic,
     settings: Settings,
     progress: ProgressFn,
-) -> Answers:
+) -> Recording:
     """Rows of the corpus, or the verifier's answers to the prompts, recorded if they are not."""
     config = plan.config
     if plan.corpus:
@@ -180,7 +180,7 @@ def _answers(
         if config.num_prompts is not None:
             rows = list(pick_prompts(rows, config.num_prompts, config.prompts_seed))
         _require_vocab(plan, rows)
-        return Answers(rows, plan.corpus.dtype, None)
+        return Recording(rows, plan.corpus.dtype, None)
     found = record_shared(
         plan.verifier_facts,
         plan.prompts,
@@ -192,10 +192,10 @@ def _answers(
         progress=progress,
     )
     seconds = [s for s in (found.answers_s, found.states_s) if s is not None]
-    return Answers(read_transcripts(found), found.dtype, sum(seconds) if seconds else None)
+    return Recording(read_transcripts(found), found.dtype, sum(seconds) if seconds else None)
 
 
-def _require_greedy(plan: ReplayPlan, answers: Answers, parts: VerifierParts) -> GreedyCheck:
+def _require_greedy(plan: ReplayPlan, answers: Recording, parts: VerifierParts) -> GreedyCheck:
     """The answers must be what the verifier itself says after these hidden states."""
     found = check_greedy(answers.rows, parts)
     most = plan.config.max_unequal
