@@ -8,7 +8,8 @@ from harness.config.load import Frozen
 
 Metric = Literal["decode_speedup", "acceptance_length", "val_loss", "train_s", "num_parameters"]
 Direction = Literal["maximize", "minimize"]
-_MAXIMIZED = {"decode_speedup", "acceptance_length"}
+_OF_ACCEPTANCE = {"decode_speedup", "acceptance_length"}
+"""Figures that come from what a drafter accepts; the more, the better."""
 _LEAST_HYPERBAND_TRIALS = 30
 """Hyperband needs about 10 trials to start each of its 3 brackets."""
 
@@ -79,7 +80,7 @@ class Objective(Frozen):
     @property
     def resolved(self) -> Direction:
         """The direction that counts."""
-        default: Direction = "maximize" if self.metric in _MAXIMIZED else "minimize"
+        default: Direction = "maximize" if self.metric in _OF_ACCEPTANCE else "minimize"
         return self.direction or default
 
 
@@ -193,6 +194,11 @@ class SweepConfig(Frozen):
     def needs_costs(self) -> bool:
         """Whether an objective is predicted from what a step costs in vLLM."""
         return any(objective.metric == "decode_speedup" for objective in self.objectives)
+
+    @property
+    def needs_replay(self) -> bool:
+        """Whether an objective comes from what a replay says of a checkpoint."""
+        return any(objective.metric in _OF_ACCEPTANCE for objective in self.objectives)
 
     @model_validator(mode="after")
     def _each_objective_once(self) -> "SweepConfig":

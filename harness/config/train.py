@@ -163,6 +163,11 @@ class TrainConfig(Frozen):
         "checkpoint is replayed: its acceptance length, and whether the file computes what was "
         "trained. 0: no replay, and the trainer's estimate ranks.",
     )
+    replay_k: Count | None = Field(
+        default=None,
+        description="Tokens proposed per draft in the replay, as they will be in serving; else "
+        "ttt_steps.",
+    )
     eval_prompts: str | None = Field(
         default=None,
         description="A prompt set, as `harness bench` takes it, on which checkpoints are replayed "

@@ -130,6 +130,7 @@ class Coordinator:
             update={
                 "name": f"{self._config.name} t{trial.number:03d}",
                 "total_seq_len": trial.retry.get("total_seq_len", point.train.total_seq_len),
+                "replay_k": point.k,
             }
         )
         lease = current_owner().model_dump()
@@ -142,7 +143,6 @@ class Coordinator:
             number=trial.number,
             attempt=trial.num_attempts + 1,
             train=train,
-            k=point.k,
             settings=self._place.settings,
             parent_run_id=self._ledger.parent_run_id,
             run_id=trial.facts.get("run_id"),

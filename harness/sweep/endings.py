@@ -104,7 +104,12 @@ class Endings:
         values = values_of(self._config, trial, cost)
         if values is None:
             wanted = ", ".join(objective.metric for objective in self._config.objectives)
-            self.fail(trial.number, Reason.ERROR, f"the training gave no figure for {wanted}")
+            self.fail(
+                trial.number,
+                Reason.ERROR,
+                f"the training gave no figure for {wanted}; there is no acceptance length where "
+                "the corpus is not the verifier's own greedy answers",
+            )
             return
         self._study.complete(trial.number, values, constraints_of(self._config.limits, trial))
 

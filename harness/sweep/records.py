@@ -39,14 +39,10 @@ class TrialSpec(Frozen):
     attempt: int
     """Counts from 1; each attempt writes a file of events of its own."""
     train: TrainConfig
-    k: int
-    """Tokens proposed per draft in the replay."""
     settings: Settings
     parent_run_id: str
     run_id: str | None = None
     """The run of an earlier attempt, to go on with."""
-    is_replaying: bool = True
-    """Whether every checkpoint is replayed on the held-out conversations."""
 
 
 class RunOpened(Frozen):

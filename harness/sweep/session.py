@@ -68,6 +68,11 @@ def prepare(config: SweepConfig, settings: Settings) -> Prepared:
     )
     bench_path = _find(config.bench, settings) if config.bench else None
     bench = load_config(BenchConfig, bench_path, _as_overrides(config.bench_fixed))
+    if config.needs_replay and not base.replay_tokens:
+        raise ConfigError(
+            "replay_tokens: expected above 0, found 0: trials are compared by their replay",
+            "leave it out of the base training and of `fixed`",
+        )
     place = Place(
         folder=settings.sweeps_dir / config.name,
         settings=settings,

@@ -27,7 +27,8 @@ _NOT_SEARCHED = {
     "smoke": "it changes no weights",
     "log_every_steps": "it changes no weights",
     "num_workers": "it changes no weights",
-    "replay_tokens": "it changes no weights",
+    "replay_tokens": "trials are compared on the same held-out conversations",
+    "replay_k": "trials are replayed with the k that they are served with",
     "eval_prompts": "it changes no weights",
     "eval_num_prompts": "it changes no weights",
     "eval_max_tokens": "it changes no weights",
@@ -127,7 +128,7 @@ class Space:
         """What makes trials comparable, as JSON: the base, the axes, the objectives."""
         config = self._config
         return {
-            "base": self.base.model_dump(mode="json", exclude={"name"}),
+            "base": self.base.model_dump(mode="json", exclude={"name", "replay_k"}),
             "space": {key: axis.model_dump(mode="json") for key, axis in self.axes.items()},
             "k": config.k,
             "objectives": [[o.metric, o.resolved] for o in config.objectives],

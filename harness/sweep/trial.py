@@ -3,18 +3,18 @@
 Started as `python -m harness.sweep.trial SPEC` by the coordinator, whose end it notices.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 from eval.errors import EvalError
 from harness.digests import write_atomic
 from harness.errors import ConfigError, HarnessError
-from harness.settings import Settings, share_cores
+from harness.settings import share_cores
 from harness.sweep.architecture import architecture_of
 from harness.sweep.causes import Causes
 from harness.sweep.records import (
@@ -30,12 +30,12 @@ from harness.sweep.records import (
 )
 from harness.tracking import names
 from harness.tracking.owner import current_owner
-from harness.tracking.records import Checkpoint, RunStatus, RunSummary
+from harness.tracking.records import RunStatus
 from harness.tracking.resolve import best_checkpoint
-from harness.tracking.run import Run
 from harness.tracking.store import Store, open_store
+from harness.training.recorder import Recorded
 from harness.training.resume import is_resumable
-from harness.training.run import run_training
+from harness.training.run import Commission, run_training
 
 
 class Reporter:
@@ -52,97 +52,33 @@ class Reporter:
             os.fsync(stream.fileno())
 
 
-class TrialStore:
-    """The store as a trial's training sees it: its run is a child of the sweep's.
+def _commission(spec: TrialSpec, reporter: Reporter) -> Commission:
+    """The training's run is a child of the sweep's, and each of its checkpoints is told."""
+    return Commission(
+        parent_run_id=spec.parent_run_id,
+        experiment=names.EXPERIMENT_SWEEP,
+        tags={
+            names.TAG_SWEEP_ID: spec.sweep_id,
+            names.TAG_SWEEP_NAME: spec.sweep_name,
+            names.TAG_TRIAL: spec.number,
+        },
+        on_run=lambda run_id: reporter.tell(RunOpened(run_id=run_id)),
+        on_checkpoint=lambda recorded: reporter.tell(_as_epoch(recorded)),
+    )
 
-    What the training records of a checkpoint goes to the store first and is told afterwards.
-    """
 
-    def __init__(self, store: Store, spec: TrialSpec, reporter: Reporter) -> None:
-        self._store, self._spec, self._reporter = store, spec, reporter
-        self._replays: dict[str, float | None] = {}
-        self._replayer: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def start_run(
-        self,
-        kind: str,
-        name: str,
-        *,
-        experiment: str,
-        tags: Mapping[str, object] | None = None,
-        parent_run_id: str | None = None,
-    ) -> Run:
-        """Starts the training's run below the sweep's; a smoke test's is its own."""
-        if kind != names.KIND_TRAIN:
-            return self._store.start_run(
-                kind, name, experiment=experiment, tags=tags, parent_run_id=parent_run_id
-            )
-        own = {
-            names.TAG_SWEEP_ID: self._spec.sweep_id,
-            names.TAG_SWEEP_NAME: self._spec.sweep_name,
-            names.TAG_TRIAL: self._spec.number,
-        }
-        run = self._store.start_run(
-            kind,
-            name,
-            experiment=names.EXPERIMENT_SWEEP,
-            tags={**(tags or {}), **own},
-            parent_run_id=self._spec.parent_run_id,
-        )
-        self._reporter.tell(RunOpened(run_id=run.run_id))
-        return run
-
-    def log_model_metrics(
-        self,
-        model_id: str,
-        run_id: str,
-        metrics: Mapping[str, float],
-        dataset_name: str | None = None,
-        dataset_digest: str | None = None,
-    ) -> None:
-        """Records a checkpoint's figures, a replay's among them, and tells them."""
-        if model_id in self._replays:
-            self._store.log_model_metrics(model_id, run_id, metrics, dataset_name, dataset_digest)
-            return
-        checkpoint = self._store.get_checkpoint(model_id)
-        length, by_prompt = self._replay(checkpoint)
-        # At one K for all trials: it ranks the checkpoints of this training, too.
-        own = {} if length is None else {names.METRIC_VAL_ACCEPTANCE_LENGTH: length}
-        figures = {**metrics, **own}
-        self._store.log_model_metrics(model_id, run_id, figures, dataset_name, dataset_digest)
-        self._reporter.tell(
-            Epoch(
-                epoch=0 if checkpoint.epoch is None else checkpoint.epoch,
-                step=checkpoint.step,
-                model_id=model_id,
-                architecture=_architecture(checkpoint.path),
-                val_loss=metrics.get(names.METRIC_VAL_LOSS),
-                acceptance_length=length,
-                by_prompt=by_prompt,
-            )
-        )
-
-    def acceptance_of(self, checkpoint: Checkpoint) -> float | None:
-        """The replayed acceptance length of a checkpoint."""
-        if checkpoint.model_id not in self._replays:
-            self._replay(checkpoint)
-        return self._replays[checkpoint.model_id]
-
-    def _replay(self, checkpoint: Checkpoint) -> tuple[float | None, dict[str, float]]:
-        if not self._spec.is_replaying:
-            self._replays[checkpoint.model_id] = None
-            return None, {}
-        if self._replayer is None:
-            # Late: torch takes seconds and 300 MB, which the trainer's start need not wait for.
-            from harness.sweep.acceptance import Replayer  # noqa: PLC0415
-
-            self._replayer = Replayer(self._spec.train, self._spec.settings, self._spec.k)
-        length, by_prompt = self._replayer.replay(checkpoint.path)
-        self._replays[checkpoint.model_id] = length
-        return length, by_prompt
+def _as_epoch(recorded: Recorded) -> Epoch:
+    saved, replayed = recorded.saved, recorded.replayed
+    domain = replayed.in_domain if replayed else None
+    return Epoch(
+        epoch=saved.epoch,
+        step=saved.step,
+        model_id=recorded.model_id,
+        architecture=architecture_of(saved.path),
+        val_loss=saved.metrics.get("loss"),
+        acceptance_length=domain.walk.value if domain and domain.walk else None,
+        by_prompt=domain.walk_by_conversation if domain else {},
+    )
 
 
 def main(spec_path: Path) -> int:
@@ -165,8 +101,7 @@ def main(spec_path: Path) -> int:
 
 def _train(spec: TrialSpec, reporter: Reporter) -> Trained:
     store = open_store(spec.settings)
-    own = TrialStore(store, spec, reporter)
-    run_id = _finished_or_train(spec, store, own)
+    run_id = _finished_or_train(spec, store, _commission(spec, reporter))
     run = store.get_run(run_id)
     best = best_checkpoint(store.checkpoints(run_id))
     parameters = run.params.get("num_parameters", "")
@@ -174,44 +109,33 @@ def _train(spec: TrialSpec, reporter: Reporter) -> Trained:
         run_id=run_id,
         model_id=best.model_id,
         path=best.path,
-        architecture=_architecture(best.path),
+        architecture=architecture_of(best.path) if best.path.is_dir() else None,
         epoch=best.epoch,
         val_loss=best.metrics.get(names.METRIC_VAL_LOSS),
-        acceptance_length=own.acceptance_of(best),
+        acceptance_length=best.metrics.get(names.METRIC_VAL_ACCEPTANCE_LENGTH),
         num_parameters=int(parameters) if parameters.isdecimal() else None,
         train_s=run.metrics.get(names.METRIC_WALL_TIME_S),
     )
 
 
-def _finished_or_train(spec: TrialSpec, store: Store, own: TrialStore) -> str:
+def _finished_or_train(spec: TrialSpec, store: Store, commission: Commission) -> str:
     """The run of the training: finished by an earlier attempt, gone on with, or new."""
+    train = partial(
+        run_training,
+        spec.train,
+        spec.settings,
+        store,
+        lambda *_: None,
+        is_fresh=True,
+        commission=commission,
+    )
     earlier = store.get_run(spec.run_id) if spec.run_id else None
     if earlier is not None and earlier.status is RunStatus.FINISHED:
         return earlier.run_id
     if earlier is not None and is_resumable(earlier, spec.settings):
-        try:
-            return _run(spec, own, earlier)
-        except ConfigError:  # another training since: packages or total_seq_len changed
-            pass
-    return _run(spec, own, None)
-
-
-def _run(spec: TrialSpec, own: TrialStore, earlier: RunSummary | None) -> str:
-    settings: Settings = spec.settings
-    trained = run_training(
-        spec.train,
-        settings,
-        cast("Store", own),
-        lambda *_: None,
-        is_fresh=earlier is None,
-        resume_run_id=earlier.run_id if earlier else None,
-    )
-    return trained.run_id
-
-
-def _architecture(path: Path) -> str | None:
-    """Equal for drafters that one engine can serve in turn; None when the files are gone."""
-    return architecture_of(path) if path.is_dir() else None
+        with contextlib.suppress(ConfigError):  # packages or total_seq_len changed since
+            return train(resume_run_id=earlier.run_id).run_id
+    return train().run_id
 
 
 def _follow_coordinator() -> None:

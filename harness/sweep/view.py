@@ -54,11 +54,12 @@ def best_trial(study: SweepStudy) -> Trial | None:
 
 def best_config(study: SweepStudy, trial: Trial) -> TrainConfig:
     """The training of a trial, under a name of its own, as `harness train` takes it."""
-    train = study.space.resolve(trial.params).train
-    changes: dict[str, Any] = {"name": f"{study.config.name} best", "smoke": "auto"}
+    point = study.space.resolve(trial.params)
+    name = f"{study.config.name} best"
+    changes: dict[str, Any] = {"name": name, "smoke": "auto", "replay_k": point.k}
     if "total_seq_len" in trial.retry:
         changes["total_seq_len"] = trial.retry["total_seq_len"]
-    return train.model_copy(update=changes)
+    return point.train.model_copy(update=changes)
 
 
 def conclusion(study: SweepStudy) -> str:

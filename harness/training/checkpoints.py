@@ -24,18 +24,20 @@ class Registered(NamedTuple):
     num_bytes: int
 
 
-def estimate_acceptance_length(metrics: Mapping[str, float]) -> float | None:
+def estimate_acceptance_length(metrics: Mapping[str, float], k: int | None = None) -> float | None:
     """1 + the sum over steps of the product of cond_acc up to it; None without such figures.
+
+    Over the first `k` steps, if given; None where fewer were trained.
 
     Teacher-forced and over the draft vocabulary alone: an upper estimate of what vLLM measures,
     with the bonus token included. Source: house words; SpecForge's simulated_acc_len plus 1.
     """
     length, product, step = 1.0, 1.0, 0
-    while f"cond_acc_{step}" in metrics:
+    while f"cond_acc_{step}" in metrics and step != k:
         product *= metrics[f"cond_acc_{step}"]
         length += product
         step += 1
-    return length if step else None
+    return length if step and k in {None, step} else None
 
 
 def validation_metrics(metrics: Mapping[str, float]) -> dict[str, float]:

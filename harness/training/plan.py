@@ -44,8 +44,8 @@ from harness.training.verifier_view import require_keys, write_view
 
 _NO_ARITHMETIC = {
     "name", "verifier", "corpus", "finetune_from", "keep_best", "upload_below_mb", "smoke",
-    "num_workers", "log_every_steps", "replay_tokens", "eval_prompts", "eval_num_prompts",
-    "eval_max_tokens",
+    "num_workers", "log_every_steps", "replay_tokens", "replay_k", "eval_prompts",
+    "eval_num_prompts", "eval_max_tokens",
 }  # fmt: skip
 _SPARE_FOLDERS = 2
 """The last checkpoint and the one being written, beside the best."""

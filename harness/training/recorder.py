@@ -1,8 +1,8 @@
 """What the child says, written to the store: curves in batches, checkpoints as they come."""
 
 import time
-from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.drafter.checks import require_sound
 from harness.progress import ProgressFn
@@ -49,6 +49,14 @@ _UNKNOWN_DTYPE = "bfloat16"
 """Of a training whose child said nothing yet: the wider tolerance."""
 
 
+class Recorded(NamedTuple):
+    """A checkpoint that is in the store now, its files still there."""
+
+    model_id: str
+    saved: Saved
+    replayed: "CheckpointReplay | None"
+
+
 class Recorder:
     """Takes the messages of one attempt; `finish` and `flush` must be called at the end.
 
@@ -65,6 +73,7 @@ class Recorder:
         *,
         attempt: int,
         replay: ReplayFn | None = None,
+        on_checkpoint: Callable[[Recorded], None] | None = None,
     ) -> None:
         self.started: Started | None = None
         self.estimate: Estimate | None = None
@@ -78,7 +87,7 @@ class Recorder:
         self._run, self._store, self._plan = run, store, plan
         self._progress = progress
         self._attempt = attempt
-        self._replay = replay
+        self._replay, self._on_checkpoint = replay, on_checkpoint
         self._pending: tuple[Saved, Generator[None, None, CheckpointReplay]] | None = None
         self._buffer: list[Metric] = []
         self._last_flush = time.monotonic()
@@ -208,6 +217,8 @@ class Recorder:
         self.checkpoint_bytes = found.num_bytes
         if replayed:
             self._record_replay(found.model_id, saved, replayed)
+        if self._on_checkpoint:
+            self._on_checkpoint(Recorded(found.model_id, saved, replayed))
         apply_retention(self._store, self._run.run_id, self._plan.config.keep_best)
 
     def _record_replay(self, model_id: str, saved: Saved, replayed: "CheckpointReplay") -> None:

@@ -91,7 +91,7 @@ def gap_entry(model_id: str, saved: Saved, found: "CheckpointReplay") -> Checkpo
         model_id=model_id,
         epoch=saved.epoch,
         k=found.k,
-        estimate=estimate_acceptance_length(saved.metrics),
+        estimate=estimate_acceptance_length(saved.metrics, found.k),
         domain_all=domain.all_positions if domain else None,
         domain_walk=domain.walk if domain else None,
         prompts_all=prompts.all_positions if prompts else None,

@@ -5,7 +5,10 @@ The parent's side. It owns the run and its final status; the child trains and sa
 
 import json
 import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.config.load import Frozen, dump_yaml, flatten
 from harness.config.train import TrainConfig
@@ -28,7 +31,7 @@ from harness.training.folders import (
 from harness.training.messages import Saved
 from harness.training.origin import build_provenance, lineage_tags
 from harness.training.plan import TrainPlan, build_plan, write_job
-from harness.training.recorder import Recorder
+from harness.training.recorder import Recorded, Recorder
 from harness.training.replayed import answer_prompts, build_replay, log_gap_figure
 from harness.training.resume import (
     CONFIG_NAME,
@@ -65,6 +68,18 @@ class TrainRun(Frozen):
     """An equal training was finished already; nothing was trained."""
 
 
+class Commission(NamedTuple):
+    """What a sweep asks of a training that it starts: where its run belongs, and to be told."""
+
+    parent_run_id: str
+    experiment: str
+    tags: Mapping[str, object]
+    on_run: Callable[[str], None]
+    """Told the id of the run once it is open."""
+    on_checkpoint: Callable[[Recorded], None]
+    """Told each checkpoint once it is in the store."""
+
+
 def run_training(
     config: TrainConfig,
     settings: Settings,
@@ -74,6 +89,7 @@ def run_training(
     is_reusing: bool = False,
     is_fresh: bool = False,
     resume_run_id: str | None = None,
+    commission: Commission | None = None,
 ) -> TrainRun:
     """Trains a drafter, going on with an interrupted training that would give the same weights.
 
@@ -85,6 +101,7 @@ def run_training(
         is_reusing: Return the finished training that would give the same weights, if there is one.
         is_fresh: Do not go on with an interrupted one.
         resume_run_id: Go on with this run.
+        commission: Of the sweep that this training is a trial of.
 
     Raises:
         ConfigError: The configuration, the corpus or a reference makes no sense.
@@ -99,9 +116,11 @@ def run_training(
         earlier = _find_earlier(plan, settings, store, resume_run_id, is_fresh=is_fresh)
         if config.smoke == "always" and earlier is None:
             run_smoke(plan, settings, store, progress)
-        run = _open_run(plan, store, earlier)
+        run = _open_run(plan, store, earlier, commission)
         with run:
-            _train(run, plan, settings, store, progress, earlier=earlier)
+            if commission is not None:
+                commission.on_run(run.run_id)
+            _train(run, plan, settings, store, progress, earlier=earlier, commission=commission)
     finally:
         if plan.prepared is not None:
             shutil.rmtree(plan.prepared.path, ignore_errors=True)
@@ -143,6 +162,7 @@ def _train(
     progress: ProgressFn,
     *,
     earlier: RunSummary | None,
+    commission: Commission | None,
 ) -> None:
     """One attempt, or two when the first one's estimate asks for a smoke test."""
     folder = run_folder(settings, run.run_id)
@@ -156,13 +176,23 @@ def _train(
     job_path = write_job(plan, folder, probe_steps=probe)
     # Before the child starts: a large verifier may need the whole machine to answer.
     replay = build_replay(plan, answer_prompts(plan, settings, progress))
-    recorder = Recorder(run, store, plan, progress, attempt=number, replay=replay)
+    record = partial(
+        Recorder,
+        run,
+        store,
+        plan,
+        progress,
+        attempt=number,
+        replay=replay,
+        on_checkpoint=commission.on_checkpoint if commission else None,
+    )
+    recorder = record()
     _register_missed(recorder, store, run.run_id, folder)
     longest = None if is_tested else LONGEST_UNTESTED_S
     attempt = supervise(job_path, recorder, _environment(plan), longest_s=longest)
     if attempt.is_too_long:
         run_smoke(plan, settings, store, progress)
-        recorder = Recorder(run, store, plan, progress, attempt=number, replay=replay)
+        recorder = record()
         attempt = supervise(write_job(plan, folder), recorder, _environment(plan))
     _close_logs(run, folder)
     log_gap_figure(run, store)
@@ -191,12 +221,18 @@ def _find_earlier(
     return None if is_fresh else find_interrupted(store, settings, plan.fingerprint)
 
 
-def _open_run(plan: TrainPlan, store: Store, earlier: RunSummary | None) -> Run:
+def _open_run(
+    plan: TrainPlan, store: Store, earlier: RunSummary | None, commission: Commission | None
+) -> Run:
     if earlier is not None:
         return store.resume_run(earlier.run_id)
     name = plan.config.name or names.base_run_name(names.KIND_TRAIN, _name_parts(plan))
     return store.start_run(
-        names.KIND_TRAIN, name, experiment=names.EXPERIMENT_TRAIN, tags=_tags(plan)
+        names.KIND_TRAIN,
+        name,
+        experiment=commission.experiment if commission else names.EXPERIMENT_TRAIN,
+        tags={**_tags(plan), **(commission.tags if commission else {})},
+        parent_run_id=commission.parent_run_id if commission else None,
     )
 
 

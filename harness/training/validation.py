@@ -45,6 +45,8 @@ class Lengths(Frozen):
     """As if every position had drafted."""
     walk: Interval | None
     """1 + accepted / drafts of the walk, as a server counts."""
+    walk_by_conversation: dict[str, float]
+    """The same of each conversation that drafted."""
 
 
 class CheckpointReplay(Frozen):
@@ -106,11 +108,13 @@ class ValidationReplay:
             EvalError: Hidden states are missing or of other tokens.
         """
         began = time.monotonic()
-        model, k = self._load(saved), self._plan.config.ttt_steps
+        config = self._plan.config
+        model, k = self._load(saved), config.replay_k or config.ttt_steps
+        num_steps = max(k, config.ttt_steps)
         budget = _SLICE_TOKENS[self._device]
         yield
         judged: list[JudgedRow] = []
-        for found in judge_rows(model, self._parts, self._rows, k, budget_tokens=budget):
+        for found in judge_rows(model, self._parts, self._rows, num_steps, budget_tokens=budget):
             judged += found
             yield
         agreement = self._compare(judged, saved, dtype)
@@ -183,9 +187,16 @@ def _measure(walked: Iterable[_Walked]) -> Lengths:
     for one in walked:
         grouped.setdefault(one.id, []).append(one)
     groups = list(grouped.values())
+    walks = {
+        name: sum((one.walk for one in group), AcceptanceCounts())
+        for name, group in grouped.items()
+    }
     return Lengths(
         all_positions=_length([[one.everywhere for one in group] for group in groups]),
         walk=_length([[one.walk for one in group] for group in groups]),
+        walk_by_conversation={
+            name: counts.acceptance_length for name, counts in walks.items() if counts.num_drafts
+        },
     )
 
 

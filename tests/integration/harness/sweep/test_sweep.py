@@ -18,6 +18,7 @@ from harness.sweep.session import reopen
 from harness.tracking import names
 from harness.tracking.records import RunStatus, RunSummary
 from harness.tracking.store import open_store
+from harness.tracking.waterfall import read_gap
 
 from .conftest import Sweep, run_harness
 
@@ -84,17 +85,25 @@ def require_accounted(settings: Settings, name: str, num_trials: int) -> tuple[T
 def test_a_sweep_from_its_first_trial_to_a_configuration(
     settings: Settings, start: Sweep, tmp_path: Path
 ) -> None:
-    output = finish(start("whole"))
+    output = finish(start("whole", k=4))
     assert "3 of 3 trials" in output
     trials = require_accounted(settings, "whole", 3)
     assert all(t.values and t.values[0] == t.facts["acceptance_length"] for t in trials)
     assert trials[0].params == {"lr": 3e-3}
+    store = open_store(settings)
+    for trial in trials:
+        best = store.get_checkpoint(trial.facts["model_id"])
+        length = best.metrics[names.METRIC_VAL_ACCEPTANCE_LENGTH]
+        assert trial.facts["acceptance_length"] == length
+        gap = read_gap(store, trial.facts["run_id"])
+        assert gap is not None
+        assert {entry.k for entry in gap.checkpoints} == {4}
     runs = runs_of(settings, "whole")
     (parent,) = [run for run in runs if run.kind == names.KIND_SWEEP]
     children = [run for run in runs if run.kind == names.KIND_TRAIN]
     assert parent.status is RunStatus.FINISHED
     assert {run.tags[names.TAG_PARENT] for run in children} == {parent.run_id}
-    assert open_store(settings).read_text(parent.run_id, "sweep/history.html")
+    assert store.read_text(parent.run_id, "sweep/history.html")
     best = max(trials, key=lambda trial: (trial.values or (0.0,))[0])
     out = tmp_path / "best.yaml"
     finish(run_harness(settings, "sweep", "export", "whole", "--out", str(out)))

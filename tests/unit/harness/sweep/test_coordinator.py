@@ -46,6 +46,7 @@ def test_a_sweep_runs_the_base_first_then_its_budget(tmp_path: Path) -> None:
     assert first.params == {"lr": BASE.lr, "ttt_steps": BASE.ttt_steps}
     assert first.origin == "base"
     assert second.params == {"lr": 2e-3, "ttt_steps": BASE.ttt_steps}
+    assert {spec.train.replay_k for spec in world.specs} == {world.config.k}
 
 
 @pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])

@@ -58,7 +58,8 @@ def test_the_best_point_is_a_configuration_that_trains(tmp_path: Path) -> None:
     path.write_text(dump_yaml(best_config(study, trial)))
     loaded = load_config(TrainConfig, path)
     assert loaded.lr == 2e-3
-    assert loaded.model_copy(update={"name": None, "lr": BASE.lr}) == BASE
+    assert loaded.replay_k == world.config.k
+    assert loaded.model_copy(update={"name": None, "lr": BASE.lr, "replay_k": None}) == BASE
     assert "nothing is claimed" in conclusion(study)
 
 

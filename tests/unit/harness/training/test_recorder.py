@@ -12,7 +12,7 @@ from harness.tracking import names
 from harness.tracking.run import Run
 from harness.tracking.waterfall import read_gap
 from harness.training.messages import Ended, Saved, Started, Step, Validation
-from harness.training.recorder import Recorder
+from harness.training.recorder import Recorded, Recorder
 from harness.training.validation import CheckpointReplay, Lengths, require_agreement
 
 from .conftest import MakePlan
@@ -91,15 +91,22 @@ def test_an_unsound_checkpoint_is_never_recorded(
     assert store.checkpoints(run.run_id) == ()
 
 
+def lengths(walk: float) -> Lengths:
+    return Lengths(
+        all_positions=Interval(value=1.5),
+        walk=Interval(value=walk),
+        walk_by_conversation={"row 1": walk},
+    )
+
+
 def replayed(walk: float | None, *, trained: float = 0.5) -> CheckpointReplay:
     step = StepAgreement(step=0, trained=trained, replayed=0.5, total=100, tolerance=0.02)
-    everywhere = Interval(value=1.5)
     return CheckpointReplay(
         k=1,
         agreement=Agreement(steps=(step,), share_replayed=1.0),
         share_unequal=0.0 if walk else 0.4,
-        in_domain=Lengths(all_positions=everywhere, walk=Interval(value=walk)) if walk else None,
-        on_prompts=Lengths(all_positions=everywhere, walk=Interval(value=1.25)),
+        in_domain=lengths(walk) if walk else None,
+        on_prompts=lengths(1.25),
         replay_s=0.5,
     )
 
@@ -158,6 +165,30 @@ def test_a_checkpoint_is_recorded_with_all_figures_when_its_replay_is_done(
     assert [step.name for step in gap.checkpoints[0].steps] == [
         "definition", "walk in domain", "domain", "walk",
     ]  # fmt: skip
+
+
+def test_a_listener_is_told_each_checkpoint_that_is_in_the_store_before_its_files_may_go(
+    run: Run, store: MemoryStore, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    told: list[tuple[int | None, float, bool]] = []
+
+    def listen(recorded: Recorded) -> None:
+        found = store.get_checkpoint(recorded.model_id)
+        assert recorded.replayed
+        assert recorded.replayed.in_domain
+        assert recorded.saved.path == found.path
+        walk = recorded.replayed.in_domain.walk_by_conversation["row 1"]
+        assert found.metrics[names.METRIC_VAL_ACCEPTANCE_LENGTH] == walk
+        told.append((found.epoch, walk, found.path.is_dir()))
+
+    plan, replay = make_plan(keep_best=1), Replays(1.5, 1.2, 1.3)
+    recorder = Recorder(
+        run, store, plan, lambda *_: None, attempt=1, replay=replay, on_checkpoint=listen
+    )
+    for epoch in range(3):
+        recorder.take(saved(tmp_path, epoch))
+    recorder.finish()
+    assert told == [(0, 1.5, True), (1, 1.2, True), (2, 1.3, True)]
 
 
 def test_the_next_checkpoint_waits_for_the_replay_of_the_last(

@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import pytest
+import yaml
+from fakes.sweep_world import make_config
+
+from harness.errors import ConfigError
+from harness.settings import load_settings
+from harness.sweep.session import prepare
+
+
+@pytest.mark.parametrize("metric", ["acceptance_length", "decode_speedup"])
+def test_trials_that_are_compared_by_their_replay_need_one(metric: str, tmp_path: Path) -> None:
+    base = {
+        "verifier": "v", "corpus": "c", "head_dim": 8, "lr": 1e-3, "device": "cpu",
+        "replay_tokens": 0,
+    }  # fmt: skip
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(base))
+    settings = load_settings(tmp_path)
+    config = make_config(train=str(tmp_path / "train.yaml"), objectives=[{"metric": metric}])
+    with pytest.raises(ConfigError, match="replay_tokens: expected above 0"):
+        prepare(config, settings)
+    prepare(config.model_copy(update={"fixed": {"replay_tokens": 64}}), settings)
+    other = make_config(train=config.train, objectives=[{"metric": "val_loss"}])
+    assert prepare(other, settings).base.replay_tokens == 0
