@@ -4,7 +4,6 @@ The one function of `harness bench` that others call: the demo, sweeps, promotio
 """
 
 import importlib.util
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -21,12 +20,15 @@ from harness.commands.benchparity import add_parity, require_replayable
 from harness.commands.work import (
     DEFAULT_PROMPTS,
     LOGGED,
+    LoggedResult,
     load_prompts,
+    log_views,
+    model_ids,
     verifier_reference,
     work_folder,
 )
 from harness.config.bench import BenchConfig
-from harness.config.load import Frozen, dump_yaml, flatten
+from harness.config.load import dump_yaml, flatten
 from harness.config.problems import explain
 from harness.drafter.checks import require_sound
 from harness.drafter.provenance import code_state
@@ -41,26 +43,9 @@ from harness.tracking.run import Run
 from harness.tracking.store import Store
 from harness.tracking.waterfall import add_served
 
-REPORT_NAME = "report.html"
+BenchRun = LoggedResult[BenchResult]
+_PAGE_NAME = "report.html"
 _TAG_FINGERPRINT = "bench.fingerprint"
-
-
-class BenchRun(Frozen):
-    """A finished measurement and where it is kept."""
-
-    run_id: str
-    out_dir: Path
-    result: BenchResult
-
-    @property
-    def report_path(self) -> Path:
-        """The page for people on disk."""
-        return self.out_dir / REPORT_NAME
-
-    @property
-    def result_path(self) -> Path:
-        """The result document on disk."""
-        return self.out_dir / RESULT_NAME
 
 
 def bench_drafters(
@@ -90,15 +75,16 @@ def bench_drafters(
     resolved, verifier, spec = _prepare(config, settings, store)
     out_dir = work_folder(settings.bench_dir, fingerprint_of(spec), is_reusing=is_reusing)
     digest = verifier_digest(verifier, settings.cache_dir)
+    result_path, page_path = out_dir / RESULT_NAME, out_dir / _PAGE_NAME
     if (out_dir / LOGGED).exists():
         run_id = (out_dir / LOGGED).read_text()
-        result = BenchResult.load(out_dir / RESULT_NAME)
+        result = BenchResult.load(result_path)
         if config.is_checking_parity and result.parity is None:
             result = add_parity(result, out_dir, verifier, digest, progress)
             run = store.attach_run(run_id)
             log_bench_document(run, result)
-            _log_files(run, result, out_dir)
-        return BenchRun(run_id=run_id, out_dir=out_dir, result=result)
+            _log_views(run, result, page_path)
+        return BenchRun(run_id, result, result_path, page_path)
     with store.start_run(
         names.KIND_BENCH,
         config.name or _run_name(config, verifier),
@@ -113,11 +99,11 @@ def bench_drafters(
                 result = add_parity(result, out_dir, verifier, digest, progress)
         finally:
             _log_server_logs(run, out_dir)
-        log_bench_result(run, store, result, _model_ids(resolved))
-        _log_files(run, result, out_dir)
+        log_bench_result(run, store, result, model_ids(resolved))
+        _log_views(run, result, page_path)
     (out_dir / LOGGED).write_text(run.run_id)
-    add_served(store, result, _model_ids(resolved), run.run_id)
-    return BenchRun(run_id=run.run_id, out_dir=out_dir, result=result)
+    add_served(store, result, model_ids(resolved), run.run_id)
+    return BenchRun(run.run_id, result, result_path, page_path)
 
 
 def _prepare(
@@ -216,10 +202,6 @@ def _run_name(config: BenchConfig, verifier: Verifier) -> str:
     )
 
 
-def _model_ids(resolved: Sequence[ResolvedDrafter]) -> dict[str, str]:
-    return {d.reference: d.model_id for d in resolved if d.model_id}
-
-
 def _tags(spec: BenchSpec, verifier: str, verifier_sha256: str) -> dict[str, str]:
     return {
         names.TAG_VERIFIER: verifier,
@@ -230,13 +212,8 @@ def _tags(spec: BenchSpec, verifier: str, verifier_sha256: str) -> dict[str, str
     }
 
 
-def _log_files(run: Run, result: BenchResult, out_dir: Path) -> None:
-    page = out_dir / REPORT_NAME
-    page.write_text(render_html(result), encoding="utf-8")
-    run.log_file(page, "bench")
-    frame = out_dir / "samples.parquet"
-    result.to_frame().to_parquet(frame)
-    run.log_file(frame, "bench")
+def _log_views(run: Run, result: BenchResult, page_path: Path) -> None:
+    log_views(run, names.KIND_BENCH, page_path, render_html(result), result.to_frame())
 
 
 def _log_server_logs(run: Run, out_dir: Path) -> None:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from eval.facts import DraftFacts, VerifierFacts
 from eval.prompts import digest_prompts
 from eval.spec import Prompt
-from harness.commands.work import DEFAULT_PROMPTS, load_prompts, verifier_reference
+from harness.commands.work import (
+    DEFAULT_PROMPTS,
+    LoggedResult,
+    load_prompts,
+    verifier_reference,
+)
 from harness.config.replay import ReplayConfig
 from harness.corpus.hidden_states import Corpus
 from harness.digests import digest_json
@@ -27,27 +32,6 @@ from harness.tracking.store import Store
 
 if TYPE_CHECKING:
     from eval.replayresult import ReplayResult
-
-REPORT_NAME = "replay.html"
-RESULT_NAME = "result.json"
-
-
-class ReplayRun(NamedTuple):
-    """A finished replay and where it is kept."""
-
-    run_id: str
-    out_dir: Path
-    result: "ReplayResult"
-
-    @property
-    def report_path(self) -> Path:
-        """The page for people on disk."""
-        return self.out_dir / REPORT_NAME
-
-    @property
-    def result_path(self) -> Path:
-        """The result document on disk."""
-        return self.out_dir / RESULT_NAME
 
 
 class Contestant(NamedTuple):
@@ -90,7 +74,7 @@ class ReplayPlan(NamedTuple):
 
 def replay_drafters(
     config: ReplayConfig, settings: Settings, store: Store, progress: ProgressFn
-) -> ReplayRun:
+) -> "LoggedResult[ReplayResult]":
     """Replays the drafters of a config and logs the result as one replay run.
 
     What the verifier says to prompts is kept below `settings.replay_dir` and used again.

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -19,14 +18,14 @@ from eval.speedup import Bootstrap
 from eval.tokentext import Pieces, load_pieces
 from eval.transcripts import read_rows as read_transcripts
 from eval.verifier import VerifierParts
-from harness.commands.replaying import (
-    REPORT_NAME,
-    RESULT_NAME,
-    Contestant,
-    ReplayPlan,
-    ReplayRun,
+from harness.commands.replaying import Contestant, ReplayPlan
+from harness.commands.work import (
+    LOGGED,
+    LoggedResult,
+    log_views,
+    model_ids,
+    work_folder,
 )
-from harness.commands.work import LOGGED, work_folder
 from harness.config.load import dump_yaml, flatten
 from harness.config.replay import DEFAULT_UNEQUAL
 from harness.corpus.answers import record_shared
@@ -38,8 +37,10 @@ from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.replays import log_replay_result
-from harness.tracking.run import Run
 from harness.tracking.store import Store
+
+_RESULT_NAME = "result.json"
+_PAGE_NAME = "replay.html"
 
 
 class Arithmetic(NamedTuple):
@@ -66,7 +67,7 @@ class Recording(NamedTuple):
 
 def run_replay(
     plan: ReplayPlan, settings: Settings, store: Store, progress: ProgressFn
-) -> ReplayRun:
+) -> LoggedResult[ReplayResult]:
     """Replays what was planned, as one run.
 
     Raises:
@@ -85,16 +86,12 @@ def run_replay(
         run.log_params(flatten(plan.config.model_dump(mode="json")))
         run.log_text("replay.yaml", dump_yaml(plan.config))
         result = _replay(plan, arithmetic, settings, progress)
-        result.save(out_dir / RESULT_NAME)
-        model_ids = {
-            one.resolved.reference: one.resolved.model_id
-            for one in plan.drafters
-            if one.resolved.model_id
-        }
-        log_replay_result(run, store, result, model_ids)
-        _log_files(run, result, out_dir)
+        result.save(out_dir / _RESULT_NAME)
+        log_replay_result(run, store, result, model_ids([one.resolved for one in plan.drafters]))
+        page_path = out_dir / _PAGE_NAME
+        log_views(run, names.KIND_REPLAY, page_path, render_replay(result), result.to_frame())
     write_atomic(out_dir / LOGGED, run.run_id)
-    return ReplayRun(run.run_id, out_dir, result)
+    return LoggedResult(run.run_id, result, out_dir / _RESULT_NAME, page_path)
 
 
 def _replay(
@@ -263,12 +260,3 @@ def _tags(plan: ReplayPlan) -> dict[str, str]:
         source: plan.source_digest,
         names.TAG_CODE_COMMIT: code_state().commit or "unknown",
     }
-
-
-def _log_files(run: Run, result: ReplayResult, out_dir: Path) -> None:
-    page = out_dir / REPORT_NAME
-    page.write_text(render_replay(result), encoding="utf-8")
-    run.log_file(page, "replay")
-    frame = out_dir / "samples.parquet"
-    result.to_frame().to_parquet(frame)
-    run.log_file(frame, "replay")

@@ -1,7 +1,8 @@
-"""Before bench and replay begin: which verifier and prompts are meant, where the work is kept."""
+"""What bench and replay have in common: verifier and prompts that are meant, where work is kept."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from eval.prompts import pick_prompts
 from eval.promptsets import load_prompt_set
@@ -13,11 +14,33 @@ from harness.errors import ConfigError
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.resolve import ResolvedDrafter
+from harness.tracking.run import Run
 from harness.tracking.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEFAULT_PROMPTS = Path("experiments/smollm2-135m/prompts/eval.jsonl")
 LOGGED = "run_id.txt"
 """In the folder of finished work: the run that tells of it."""
+
+ResultT = TypeVar("ResultT")
+
+
+class LoggedResult(NamedTuple, Generic[ResultT]):
+    """A result, the run that tells of it, and where it is kept."""
+
+    run_id: str
+    result: ResultT
+    result_path: Path
+    """The document on disk."""
+    report_path: Path
+    """The page for people beside it."""
+
+    @property
+    def out_dir(self) -> Path:
+        """The folder of all that was kept."""
+        return self.result_path.parent
 
 
 def verifier_reference(given: str | None, resolved: Sequence[ResolvedDrafter], store: Store) -> str:
@@ -61,3 +84,25 @@ def work_folder(parent: Path, fingerprint: str, *, is_reusing: bool = False) -> 
         if is_reusing or not (folder / LOGGED).exists():
             return folder
         number += 1
+
+
+def model_ids(resolved: Sequence[ResolvedDrafter]) -> dict[str, str]:
+    """Reference to model id, of the drafters that are checkpoints of the store."""
+    return {drafter.reference: drafter.model_id for drafter in resolved if drafter.model_id}
+
+
+def log_views(run: Run, kind: str, page_path: Path, page: str, samples: "pd.DataFrame") -> None:
+    """Writes the page for people, the samples for analysis beside it, and puts both on the run.
+
+    Args:
+        run: The open run.
+        kind: Its kind, which is its artifact folder.
+        page_path: Where the page is written.
+        page: Its HTML.
+        samples: A row per sample.
+    """
+    page_path.write_text(page, encoding="utf-8")
+    run.log_file(page_path, kind)
+    samples_path = page_path.with_name("samples.parquet")
+    samples.to_parquet(samples_path)
+    run.log_file(samples_path, kind)
