@@ -38,6 +38,12 @@ class Interval(Frozen):
             return None
         return (self.high - self.low) / 2 / abs(self.value)
 
+    def text(self, digits: int = 2) -> str:
+        """`1.90 [1.73, 2.11]`; the figure alone where there is no interval."""
+        if self.low is None or self.high is None:
+            return f"{self.value:.{digits}f}"
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
 
 class PromptSample(Frozen):
     """One prompt in one arm: sums over its turns. The unit of every interval."""

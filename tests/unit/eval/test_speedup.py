@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from eval.result import Interval
 from eval.speedup import Bootstrap
 
 BOOTSTRAP = Bootstrap(num_resamples=500)
@@ -24,6 +25,12 @@ def test_one_prompt_gives_a_figure_without_an_interval() -> None:
     interval = BOOTSTRAP.mean([3.0])
     assert (interval.value, interval.low, interval.high) == (3.0, None, None)
     assert interval.relative_half_width is None
+
+
+def test_an_interval_as_text_has_its_ends_where_there_are_any() -> None:
+    assert Interval(value=1.9, low=1.731, high=2.11).text() == "1.90 [1.73, 2.11]"
+    assert Interval(value=1.9, low=1.731, high=2.11).text(3) == "1.900 [1.731, 2.110]"
+    assert Interval(value=1.9).text() == "1.90"
 
 
 def test_the_interval_is_the_same_each_time_and_holds_the_value() -> None:
