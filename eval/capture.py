@@ -47,14 +47,7 @@ class LayerCapture:
         Raises:
             VerifierError: transformers cannot load it.
         """
-        logging.disable_progress_bar()
-        try:
-            model = AutoModel.from_pretrained(path, dtype=getattr(torch, dtype))
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            raise VerifierError(
-                f"transformers cannot load the verifier {path}: {reason}"
-            ) from error
+        model = load_model(AutoModel, path, dtype=getattr(torch, dtype))
         return cls(model.to(default_device()), layer_ids, num_layers)
 
     def run(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -85,6 +78,24 @@ class LayerCapture:
             self._caught[layer_id] = args[0] if args else kwargs["hidden_states"]
 
         return hook
+
+
+def load_model(kind: Any, path: Path, **options: Any) -> Any:
+    """Part of a verifier's folder by one of transformers' Auto classes: a model, or a tokenizer.
+
+    Raises:
+        VerifierError: transformers cannot load it.
+    """
+    logging.disable_progress_bar()
+    try:
+        return kind.from_pretrained(path, **options)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise VerifierError(
+            f"transformers cannot load the verifier {path}: {reason}",
+            "the folder must hold config, weights and tokenizer of a model that this version of "
+            "transformers knows, and the model must fit into memory",
+        ) from error
 
 
 def default_device() -> Literal["cpu", "cuda"]:

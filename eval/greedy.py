@@ -11,10 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from transformers.utils import logging
 
-from eval.capture import LayerCapture, default_batch_tokens, default_device
-from eval.errors import VerifierError
+from eval.capture import LayerCapture, default_batch_tokens, default_device, load_model
 from eval.sequences import split_by_width
 
 Ids = Sequence[int]
@@ -42,15 +40,8 @@ class GreedyVerifier:
     """
 
     def __init__(self, path: Path, layer_ids: Sequence[int], num_layers: int, dtype: str) -> None:
-        logging.disable_progress_bar()
-        try:
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
-            self._tokenizer = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            raise VerifierError(
-                f"transformers cannot load the verifier {path}: {reason}"
-            ) from error
+        model = load_model(AutoModelForCausalLM, path, dtype=getattr(torch, dtype))
+        self._tokenizer = load_model(AutoTokenizer, path)
         self._device = default_device()
         self._model = model.to(self._device).eval()
         self._capture = LayerCapture(model.base_model, (*layer_ids, num_layers), num_layers)
