@@ -21,11 +21,12 @@ from eval.draft import DraftModel, load_tensors
 from eval.errors import SpecError
 from eval.facts import DraftFacts, VerifierFacts
 from eval.parityresult import Histogram, ParityReport, ParityRow, UnequalRequest
+from eval.progress import ProgressFn
 from eval.replay import trace
 from eval.result import ALL, BenchResult, Interval
 from eval.sequences import Row
 from eval.spec import DrafterSpec, ServerSpec
-from eval.transcripts import ProgressFn, digest_answers, read_rows, record_answers
+from eval.transcripts import digest_answers, read_rows, record_answers
 from eval.verifier import VerifierParts
 from eval.walk import walk_drafts
 

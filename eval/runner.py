@@ -4,7 +4,7 @@ What is measured is kept cell by cell; started again with the same spec and fold
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +18,11 @@ from eval.environment import SPIN_S, describe_environment, idle_cpu_share, rest_
 from eval.files import write_atomic
 from eval.lossless import judge_divergences, require_equal_counts
 from eval.plan import BASELINE_ARM, Arm, Session, in_turns, split_blocks
+from eval.progress import ProgressFn
 from eval.result import BASELINE, BenchResult
 from eval.sessions import build_sessions
 from eval.spec import BenchSpec, Frozen
 from eval.speedup import load_statistics
-
-ProgressFn = Callable[[str, int, int], None]
-"""Told (what is being done, units done, units in all or 0 when unknown)."""
 
 RESULT_NAME = "result.json"
 

@@ -5,7 +5,7 @@ one is. Read them with `read_rows`.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from eval.errors import SpecError
 from eval.facts import VerifierFacts
 from eval.files import write_atomic
 from eval.greedy import GreedyVerifier, Reply
+from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
 from eval.sequences import split_by_width
 from eval.spec import Prompt
@@ -45,9 +46,6 @@ __all__ = [
     "record_answers",
     "record_prompts",
 ]
-
-ProgressFn = Callable[[str, int, int], None]
-"""Told (what is being done, turns done, turns in all)."""
 
 _WHAT = "recording the verifier's answers"
 _BUDGET_TOKENS = {"cpu": 4096, "cuda": 65536}
