@@ -28,8 +28,8 @@ def group_by_place(traces: Sequence[Trace], k: int) -> tuple[PositionRow, ...]:
     labels = [f"{a + 1} to {b}" for a, b in zip((0, *_PLACES), _PLACES, strict=False)]
     groups: dict[str, list[Depths]] = {label: [] for label in (*labels, f"above {_PLACES[-1]}")}
     for row, depths in traces:
-        for begin, end in row.spans:
-            kept = depths[max(begin - 1, 0) : max(end - 1 - k, 0)]
+        for span in row.spans:
+            kept = depths[span.whole_entries(k)]
             place = np.digitize(np.arange(len(kept)), _PLACES)
             for index, label in enumerate(groups):
                 groups[label].append(kept[place == index])
@@ -42,11 +42,11 @@ def group_by_token(traces: Sequence[Trace], model: DraftModel, k: int) -> tuple[
     groups: dict[str, list[Depths]] = {"in the draft vocabulary": [], "outside": []}
     for row, depths in traces:
         ids = np.asarray(row.token_ids)
-        for begin, end in row.spans:
-            entries = np.arange(max(begin - 1, 0), max(end - 1 - k, 0))
-            is_in = in_vocab[ids[entries + 2]]
-            groups["in the draft vocabulary"].append(depths[entries[is_in]])
-            groups["outside"].append(depths[entries[~is_in]])
+        for span in row.spans:
+            part = span.whole_entries(k)
+            is_in = in_vocab[ids[part.start + 2 : part.stop + 2]]
+            groups["in the draft vocabulary"].append(depths[part][is_in])
+            groups["outside"].append(depths[part][~is_in])
     return _position_rows(groups, k)
 
 

@@ -9,21 +9,20 @@ corruption: with its norm_before_residual turned, a trained drafter lost 0.7 % o
 chance gives or takes over 24 prompts. The loss of `eval.scoring` sees what costs little, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from eval.errors import SpecError
+from eval.progress import ProgressFn
 from eval.result import Interval
 from eval.scoring import SHARPNESS, Answers, Score, Subject, score_answers
 from eval.spec import Frozen
 from eval.speedup import Bootstrap
 from eval.variants import Change
 from eval.walk import walk_row
-
-ProgressFn = Callable[[str, int, int], None]
 
 CONFIDENCE = 0.95
 """That none of all comparisons errs: its rest is shared out among them (Bonferroni)."""
@@ -151,7 +150,9 @@ def _split(
     judged, left_out = [], []
     for change in changes:
         begin = change.first_entry
-        num_long = len({r.id for r in rows if any(s.end - 1 - k > begin for s in r.spans)})
+        num_long = len(
+            {r.id for r in rows if any(s.whole_entries(k).stop > begin for s in r.spans)}
+        )
         if num_long < LEAST_PROMPTS:
             reason = (
                 f"{num_long} of {num_prompts} prompts are, with their answers, longer than "
@@ -181,7 +182,8 @@ def _sum_prompts(scores: Sequence[Score], k: int, first_entry: int) -> _Sums:
     for row, depths, losses in scores:
         total = sums.setdefault(row.id, np.zeros(2 + len(SHARPNESS)))
         for span in row.spans:
-            part = slice(max(span.begin - 1, first_entry, 0), max(span.end - 1 - k, 0))
+            whole = span.whole_entries(k)
+            part = slice(max(whole.start, first_entry), whole.stop)
             kept = np.clip(depths[part], 0, k)
             total += [len(kept), kept.sum(), *losses[:, part].sum(1)]
     table = np.array([total for _, total in sorted(sums.items()) if total[0]])

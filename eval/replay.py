@@ -126,7 +126,7 @@ def check_greedy(rows: Iterable[Row], parts: VerifierParts) -> GreedyCheck:
     Of many tokens every n-th, over all rows, so that some two thousand are checked.
     """
     rows = list(rows)
-    num_tokens = sum(span.end - span.begin for row in rows for span in row.spans)
+    num_tokens = sum(row.num_answer_tokens for row in rows)
     step = max(1, num_tokens // _MOST_CHECKED)
     num_checked = num_equal = num_passed = 0
     for row in rows:
@@ -163,7 +163,7 @@ def _by_prompt(traces: Sequence[Trace], model: DraftModel, k: int) -> list[Promp
         PromptReplay(
             id=prompt_id,
             category=own[0].row.category,
-            num_tokens=sum(span.end - span.begin for t in own for span in t.row.spans),
+            num_tokens=sum(t.row.num_answer_tokens for t in own),
             walks=tuple(
                 sum_walks([walk_row(t.row, t.depths, at) for t in own]) for at in range(1, k + 1)
             ),

@@ -22,6 +22,10 @@ class Span(NamedTuple):
     begin: int
     end: int
 
+    def whole_entries(self, k: int) -> slice:
+        """The entries whose K next tokens all lie in this answer."""
+        return slice(max(self.begin - 1, 0), max(self.end - 1 - k, 0))
+
 
 class Row(NamedTuple):
     """One sequence, its hidden states read when they are needed."""
@@ -42,6 +46,11 @@ class Row(NamedTuple):
     def num_entries(self) -> int:
         """Tokens whose hidden states are there and that have a successor."""
         return len(self.token_ids) - self.num_beyond - 1
+
+    @property
+    def num_answer_tokens(self) -> int:
+        """Tokens of all its answers."""
+        return sum(span.end - span.begin for span in self.spans)
 
 
 class Batch(NamedTuple):

@@ -77,9 +77,7 @@ def walk_row(row: Row, depths: Depths, k: int) -> Walk:
 
 def count_everywhere(row: Row, depths: Depths, k: int) -> AcceptanceCounts:
     """Every entry whose K next tokens all lie in its answer, as if each had drafted."""
-    found: list[npt.NDArray[np.int64]] = []
-    for begin, end in row.spans:
-        found.append(np.clip(depths[max(begin - 1, 0) : max(end - 1 - k, 0)], 0, k))
+    found = [np.clip(depths[span.whole_entries(k)], 0, k) for span in row.spans]
     histogram = np.bincount(np.concatenate(found) if found else [], minlength=k + 1)
     return AcceptanceCounts.from_histogram([int(n) for n in histogram], k * int(histogram.sum()))
 
