@@ -35,7 +35,7 @@ from eval.errors import SpecError
 from eval.replay import DEFAULT_BUDGET_TOKENS
 from eval.sequences import Batch, Row, build_batches
 from eval.spec import Frozen
-from eval.unroll import count_right
+from eval.unroll import TrueToken, count_on, count_right
 from eval.verifier import VerifierParts
 from eval.walk import Depths
 
@@ -197,7 +197,7 @@ def judge_rows(
     A drafter with a sliding window is unrolled twice: in training its window stands still.
     """
     has_window = any(window is not None for window in model.facts.windows)
-    parts = parts._replace(head_VD=parts.head_VD[model.ids_R.to(parts.head_VD.device)])
+    parts = parts.among(model.ids_R)
     for batch in build_batches(rows, budget_tokens, num_steps):
         judge = _BothJudges(model, parts, batch, num_steps)
         count_right(model, batch, num_steps, judge, is_window_fixed=True)
@@ -209,7 +209,7 @@ def judge_rows(
 
 def spread(rows: Sequence[Row], most_tokens: int) -> list[Row]:
     """Every n-th row, so that about `most_tokens` answer tokens are left."""
-    total = sum(span.end - span.begin for row in rows for span in row.spans)
+    total = sum(row.num_answer_tokens for row in rows)
     return list(rows[:: max(1, -(-total // most_tokens))])
 
 
@@ -226,15 +226,15 @@ class _BothJudges:
         self._ids_R = model.ids_R
         said_BT = parts.predict(batch.states_BTAD[:, :, -1])
         self._said_BU = pad(said_BT.to(model.device), (0, num_steps), value=-1)
-        self._next_BU = batch.next_ids_BU.to(model.device)
+        self._is_true = TrueToken(model, batch)
         self._taught_BT = torch.where(batch.is_start_BT, 0, -1).to(model.device)
         self._served_BT = self._taught_BT.clone()
 
     def __call__(self, step: int, entries_BQ: Tensor, draft_ids_BQ: Tensor) -> Tensor:
         is_taught = self._said_BU.gather(1, entries_BQ + step + 1) == draft_ids_BQ
-        is_true = self._next_BU.gather(1, entries_BQ + step + 1) == self._ids_R[draft_ids_BQ]
-        _count_on(self._taught_BT, entries_BQ, is_taught, step)
-        _count_on(self._served_BT, entries_BQ, is_true, step)
+        is_true = self._is_true(step, entries_BQ, draft_ids_BQ)
+        count_on(self._taught_BT, entries_BQ, is_taught, step)
+        count_on(self._served_BT, entries_BQ, is_true, step)
         return is_taught | is_true
 
     @property
@@ -252,8 +252,9 @@ class _BothJudges:
             int((asked_U[:length] & asked_U[s : s + length] & (taught_T > s)).sum())
             for s in range(self._num_steps)
         ]
-        next_T, said_T = self._next_BU[index, 1:length], self._said_BU[index, 1:length]
-        asked_T = asked_U[: length - 1].to(next_T.device) & (next_T >= 0)
+        said_T = self._said_BU[index, 1:length]
+        next_T = self._batch.next_ids_BU[index, 1:length].to(said_T.device)
+        asked_T = asked_U[: length - 1].to(said_T.device) & (next_T >= 0)
         is_known = asked_T & torch.isin(next_T, self._ids_R)
         return JudgedRow(
             row=row,
@@ -263,12 +264,6 @@ class _BothJudges:
             num_checked=int(is_known.sum()),
             num_greedy=int((is_known & (self._ids_R[said_T] == next_T)).sum()),
         )
-
-
-def _count_on(depth_BT: Tensor, entries_BQ: Tensor, is_right_BQ: Tensor, step: int) -> None:
-    """One step more for entries that were right in all steps before and are right now."""
-    depth_BQ = depth_BT.gather(1, entries_BQ)
-    depth_BT.scatter_(1, entries_BQ, depth_BQ + (is_right_BQ & (depth_BQ == step)).long())
 
 
 def _standard_error(right: Counts, total: Counts, share: float) -> float:

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import linear
 
 from eval.draft import DraftModel
 from eval.facts import DraftFacts
 from eval.sequences import Batch, Row, build_batches
-from eval.unroll import count_right
+from eval.unroll import TrueToken, count_on, count_right
 from eval.verifier import VerifierParts
 from eval.walk import Depths
 
@@ -58,8 +58,9 @@ class Score(NamedTuple):
 
 def score_answers(subject: Subject, answers: Answers) -> list[Score]:
     """Scores all entries of all rows, ordered by row id."""
-    facts, parts = subject.facts, subject.parts
-    model = _Scoring.beside(facts, subject.tensors, parts)
+    facts = subject.facts
+    model = _Scoring.beside(facts, subject.tensors, subject.parts)
+    parts = subject.parts.among(model.ids_R)
     columns = [answers.layer_ids.index(layer) for layer in facts.aux_layer_ids]
     columns.append(len(answers.layer_ids))
     rows = [row._replace(load_states=_Columns(row, columns)) for row in answers.rows]
@@ -95,14 +96,15 @@ class _Scoring(DraftModel):
 
 
 class _Losses:
-    """Calls every draft right, so that all entries are followed, and keeps what they lost."""
+    """Calls every draft right, so that all entries are followed, and keeps what they lost.
+
+    The verifier's head is here that of the draft vocabulary alone.
+    """
 
     def __init__(self, model: _Scoring, parts: VerifierParts, batch: Batch) -> None:
         self._model, self._batch = model, batch
-        self._next_BU = batch.next_ids_BU.to(model.device)
-        last_BTD = batch.states_BTAD[:, :, -1].to(parts.norm_D.device, parts.norm_D.dtype)
-        normed = rms_norm(last_BTD, parts.norm_D.shape, parts.norm_D, parts.rms_norm_eps)
-        self._wanted_BTR = linear(normed, parts.head_VD[model.ids_R]).float().softmax(-1)
+        self._is_true = TrueToken(model, batch)
+        self._wanted_BTR = parts.scores(batch.states_BTAD[:, :, -1]).float().softmax(-1)
         is_start_BT = batch.is_start_BT.to(model.device)
         self._depth_BT = torch.where(is_start_BT, 0, -1)
         self._loss_FBT = torch.zeros(len(SHARPNESS), *is_start_BT.shape, device=model.device)
@@ -116,10 +118,9 @@ class _Losses:
         for index, factor in enumerate(SHARPNESS):
             loss_BQ = (scores_BQR * factor).logsumexp(-1) - factor * hit_BQ
             self._loss_FBT[index].scatter_add_(1, entries_BQ, loss_BQ)
-        is_right = self._model.ids_R[draft_ids_BQ] == self._next_BU.gather(1, ahead_BQ)
-        depth_BQ = self._depth_BT.gather(1, entries_BQ)
-        self._depth_BT.scatter_(1, entries_BQ, depth_BQ + (is_right & (depth_BQ == step)).long())
-        return torch.ones_like(is_right)
+        is_true = self._is_true(step, entries_BQ, draft_ids_BQ)
+        count_on(self._depth_BT, entries_BQ, is_true, step)
+        return torch.ones_like(is_true)
 
     def score(self, index: int) -> Score:
         """What one row lost."""

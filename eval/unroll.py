@@ -44,19 +44,26 @@ def count_right(
     """
     with torch.inference_mode():
         return _Unroll(model, batch, is_window_fixed=is_window_fixed).run(
-            num_steps, judge or _TrueToken(model, batch)
+            num_steps, judge or TrueToken(model, batch)
         )
 
 
-class _TrueToken:
-    """The proposed token is the one that the verifier went on with."""
+class TrueToken:
+    """The judge of a server: the proposed token must be the one that the verifier went on with."""
 
     def __init__(self, model: DraftModel, batch: Batch) -> None:
         self._ids_R = model.ids_R
         self._next_BU = batch.next_ids_BU.to(model.device)
 
     def __call__(self, step: int, entries_BQ: Tensor, draft_ids_BQ: Tensor) -> Tensor:
+        """Whether each draft id stands for the token that follows there."""
         return self._ids_R[draft_ids_BQ] == self._next_BU.gather(1, entries_BQ + step + 1)
+
+
+def count_on(depth_BT: Tensor, entries_BQ: Tensor, is_right_BQ: Tensor, step: int) -> None:
+    """One step more, in place, for entries that were right in all before and are right now."""
+    depth_BQ = depth_BT.gather(1, entries_BQ)
+    depth_BT.scatter_(1, entries_BQ, depth_BQ + (is_right_BQ & (depth_BQ == step)).long())
 
 
 class _Unroll:

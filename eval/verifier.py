@@ -36,17 +36,23 @@ class VerifierParts(NamedTuple):
         embed, head, norm = (found[key].to(device, dtype) for key in keys)
         return cls(embed, head, norm, facts.rms_norm_eps)
 
-    def predict(self, last_TD: Tensor, ids_R: Tensor | None = None) -> Tensor:
-        """The token of the greatest score after each state; of `ids_R` alone if given.
+    def among(self, ids_R: Tensor) -> "VerifierParts":
+        """The same with a head of these tokens alone: what it predicts is an index into them."""
+        return self._replace(head_VD=self.head_VD[ids_R.to(self.head_VD.device)])
+
+    def scores(self, last_TD: Tensor) -> Tensor:
+        """The score of every token of the head after each state.
 
         Args:
             last_TD: The final norm's input, of any leading dimensions.
-            ids_R: Verifier ids to choose among; the answer is then an index into them.
         """
-        head_RD = self.head_VD if ids_R is None else self.head_VD[ids_R]
         states = last_TD.to(self.norm_D.device, self.norm_D.dtype)
         normed = rms_norm(states, self.norm_D.shape, self.norm_D, self.rms_norm_eps)
-        return linear(normed, head_RD).argmax(-1)
+        return linear(normed, self.head_VD)
+
+    def predict(self, last_TD: Tensor) -> Tensor:
+        """The token of the greatest score after each state."""
+        return self.scores(last_TD).argmax(-1)
 
 
 def _read(folder: Path, keys: set[str]) -> dict[str, Tensor]:
