@@ -3,6 +3,7 @@
 Whatever text comes from outside is escaped here or by `cell`.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -16,6 +17,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums }
 .flag { background: #fff3cd; padding: .2rem .6rem; border-left: 4px solid #d39e00 }
 svg { width: 100%; height: auto } dt { font-weight: 600 } small { color: #555 }
 """
+_RUN_ID = re.compile(r"(run:[0-9a-f]{8})[0-9a-f]{24}")
 
 
 def page(title: str, parts: Iterable[str], style: str = "") -> str:
@@ -47,6 +49,24 @@ def glossary(words: Mapping[str, str]) -> str:
          *(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in words.items()),
          "</dl>")
     )  # fmt: skip
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Drafters' names as a page shows them, shortened where that still tells them apart.
+
+    Of a folder the last part is shown, of a run's id the first 8 digits.
+    """
+    short = [_shorten(name) for name in names]
+    return {
+        name: brief if short.count(brief) == 1 else name
+        for name, brief in zip(names, short, strict=True)
+    }
+
+
+def _shorten(name: str) -> str:
+    if ":" in name:
+        return _RUN_ID.sub(r"\1", name)
+    return name.rstrip("/").rpartition("/")[2]
 
 
 def interval_text(interval: Interval | None) -> str:

@@ -1,10 +1,9 @@
 """A replay as one HTML page for someone who has never seen this project: no script, no network."""
 
-import re
 from collections.abc import Sequence
 from html import escape
 
-from eval.page import glossary, interval_text, page, table
+from eval.page import glossary, interval_text, page, short_names, table
 from eval.replaychart import bar_chart, length_chart, position_bars
 from eval.replayresult import DrafterReplay, Example, ReplayResult, ReplayRow, TokenKind
 from eval.result import ALL
@@ -15,7 +14,6 @@ _STYLE = """
 .a { background: #cfe8fb; text-decoration: underline; text-decoration-thickness: 2px }
 .p { color: #666; font-style: italic }
 """
-_RUN_ID = re.compile(r"(run:[0-9a-f]{8})[0-9a-f]{24}")
 _CLASSES: dict[TokenKind, str] = {"accepted": "a", "verifier": "v", "prefill": "p"}
 _WORDS = {
     "drafter": "a small model that proposes several tokens; the large one, the verifier, accepts "
@@ -59,22 +57,8 @@ def render_replay(result: ReplayResult) -> str:
 
 
 def shown_names(result: ReplayResult) -> dict[str, str]:
-    """Drafters' names as they are shown, shortened where that still tells them apart.
-
-    Of a folder the last part is shown, of a run's id the first 8 digits.
-    """
-    full = [drafter.drafter for drafter in result.drafters]
-    short = [_shorten(name) for name in full]
-    return {
-        name: brief if short.count(brief) == 1 else name
-        for name, brief in zip(full, short, strict=True)
-    }
-
-
-def _shorten(name: str) -> str:
-    if ":" in name:
-        return _RUN_ID.sub(r"\1", name)
-    return name.rstrip("/").rpartition("/")[2]
+    """Drafters' names as they are shown."""
+    return short_names([drafter.drafter for drafter in result.drafters])
 
 
 def best_of(result: ReplayResult) -> DrafterReplay:

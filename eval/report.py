@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from eval.page import ends, glossary, interval_text, page, table
+from eval.page import ends, glossary, interval_text, page, short_names, table
 from eval.parityresult import ParityReport, ParityRow
 from eval.reporttables import (
     acceptance_table,
@@ -69,11 +68,8 @@ def render_html(result: BenchResult) -> str:
 
 
 def _with_short_names(result: BenchResult) -> BenchResult:
-    """Drafters that were given as folders by the folders' names, where these tell them apart."""
-    names = result.spec.arm_names
-    short = {name: Path(name).name if name.startswith(("/", ".")) else name for name in names}
-    if len(set(short.values())) < len(names):
-        return result
+    """Every drafter by the name that is shown of it."""
+    short = short_names(result.spec.arm_names)
 
     def renamed(items: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(
