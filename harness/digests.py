@@ -2,12 +2,23 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
+
+from eval.files import write_atomic
+
+__all__ = [
+    "FileDigest",
+    "FolderDigest",
+    "digest_files",
+    "digest_json",
+    "join_digests",
+    "sha256_bytes",
+    "sha256_file",
+    "write_atomic",
+]
 
 _CHUNK_BYTES = 1 << 20
 
@@ -76,19 +87,3 @@ def join_digests(digests: Iterable[FileDigest]) -> FolderDigest:
     """The digest of a folder whose files were digested one by one, in whatever order."""
     files = tuple(sorted(digests, key=lambda file: file.name))
     return FolderDigest(files=files, root=digest_json([file.model_dump() for file in files]))
-
-
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Writes a file whole or not at all: temporary file beside it, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    raw = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
