@@ -102,9 +102,10 @@ def log(text: str) -> None:
     _err.print(_plain(text), markup=False)
 
 
-def warn(text: str) -> None:
-    """A warning on stderr."""
-    _err.print(_plain(f"warning: {text}"), style="yellow", markup=False)
+def warn(text: str, hanging: int | None = None) -> None:
+    """A warning on stderr, wrapped as `show_text` does."""
+    text = _plain(f"warning: {text}")
+    _err.print(text if hanging is None else _wrap(text, hanging), style="yellow", markup=False)
 
 
 def show_error(message: str, hint: str | None) -> None:

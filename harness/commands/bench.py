@@ -1,6 +1,5 @@
 """`harness bench`: acceptance length and decode speedup in vLLM, as one run of the store."""
 
-import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +20,10 @@ from harness.tracking.store import open_store
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _REFUSED_EXIT = 4
-_WIDTH = 90
 _CEILING = (1.0, 2.0, 3.0, 4.0)
 """Acceptance lengths of `--ceiling`; those above K + 1 are left out."""
 _MOST_UNEQUAL = 5
+_HANGING = 4
 
 _Drafters = Annotated[
     list[str] | None,
@@ -135,10 +134,10 @@ def show_result(result: BenchResult) -> None:
         name = names.short_reference(row.drafter)
         rates = ", ".join(f"{rate:.3f}" for rate in row.acceptance_rate_at)
         title = f"{name} K={row.k} c={row.concurrency}"
-        show_text(_folded(f"{title}: {row.why or 'nothing was drafted'}"))
+        show_text(f"{title}: {row.why or 'nothing was drafted'}", hanging=_HANGING)
         show_text(f"  accepted at position 1..{row.k}: {rates or '-'}")
         for flag in row.flags:
-            warn(_folded(f"{title}: {flag}"))
+            warn(f"{title}: {flag}", hanging=_HANGING)
     if result.acceptance_rows:
         show_table(
             "acceptance at a smaller K, in the engine of the largest one",
@@ -160,7 +159,7 @@ def show_result(result: BenchResult) -> None:
             ],
         )  # fmt: skip
     for cost in result.step_costs:
-        show_text(_folded(_cost_text(cost)))
+        show_text(_cost_text(cost), hanging=_HANGING)
     if result.parity is not None:
         _show_parity(result.parity)
     if len(spec.k) > 1:
@@ -182,21 +181,19 @@ def _fastest(result: BenchResult) -> list[BenchRow]:
 def _show_parity(parity: ParityReport) -> None:
     for row in parity.rows:
         title = f"{names.short_reference(row.drafter)} K={row.k} c={row.concurrency}"
-        show_text(_folded(f"parity {title}: {row.verdict}"))
+        show_text(f"parity {title}: {row.verdict}", hanging=_HANGING)
         for request in row.unequal[:_MOST_UNEQUAL]:
             warn(
-                _folded(
-                    f"parity {title}: {request.prompt_id} turn {request.turn} served "
-                    f"{list(request.served)}, replayed {list(request.replayed)} (drafts by number "
-                    "of accepted tokens)"
-                )
+                f"parity {title}: {request.prompt_id} turn {request.turn} served "
+                f"{list(request.served)}, replayed {list(request.replayed)} (drafts by number of "
+                "accepted tokens)",
+                hanging=_HANGING,
             )
     states = "were kept" if parity.states_s is None else f"took {parity.states_s:.1f} s"
     show_text(
-        _folded(
-            f"parity: {parity.num_answers} answers of {parity.num_answer_tokens} tokens in "
-            f"{parity.dtype}, replayed in {parity.replay_s:.1f} s; their hidden states {states}"
-        )
+        f"parity: {parity.num_answers} answers of {parity.num_answer_tokens} tokens in "
+        f"{parity.dtype}, replayed in {parity.replay_s:.1f} s; their hidden states {states}",
+        hanging=_HANGING,
     )
 
 
@@ -209,13 +206,6 @@ def _cost_text(cost: StepCost) -> str:
     if cost.fixed_ms is None or cost.per_token_ms is None:
         return text
     return f"{text}; {cost.fixed_ms:.1f} ms and {cost.per_token_ms:.1f} ms per proposed token"
-
-
-def _folded(text: str) -> str:
-    """Text in lines that fit a screen; words, and so paths, stay whole."""
-    return textwrap.fill(
-        text, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
 
 
 def _row(row: BenchRow) -> tuple[object, ...]:
