@@ -12,6 +12,7 @@ from eval.errors import EvalError
 from eval.result import BenchResult, BenchRow
 from harness.errors import TrackingError
 from harness.tracking import names
+from harness.tracking.evaluated import log_evaluated
 from harness.tracking.records import Metric
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -36,19 +37,16 @@ def log_bench_result(
             names.TAG_DRAFTER_DIGESTS: {d.name: d.digest for d in result.spec.drafters},
         }
     )
-    run.log_dataset(
-        result.spec.prompts_name,
-        result.spec.prompts_name,
-        result.prompts_digest,
-        "evaluation",
+    log_evaluated(
+        run,
+        store,
+        (result.spec.prompts_name, result.prompts_digest),
         {"num_prompts": len(result.spec.prompts)},
+        {
+            model_id: row_metrics(best_row(result, drafter))
+            for drafter, model_id in model_ids.items()
+        },
     )
-    run.log_model_inputs(sorted(set(model_ids.values())))
-    for drafter, model_id in model_ids.items():
-        figures = row_metrics(best_row(result, drafter))
-        store.log_model_metrics(
-            model_id, run.run_id, figures, result.spec.prompts_name, result.prompts_digest
-        )
     best = result.best
     run.log_metrics([Metric(key, value) for key, value in row_metrics(best).items()])
     run.set_tags({names.TAG_BEST_DRAFTER: best.drafter})

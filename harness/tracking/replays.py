@@ -6,6 +6,7 @@ from eval.replaypage import best_of
 from eval.replayresult import DrafterReplay, ReplayResult
 from eval.result import Interval
 from harness.tracking import names
+from harness.tracking.evaluated import log_evaluated
 from harness.tracking.records import Metric
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -30,23 +31,17 @@ def log_replay_result(
             names.TAG_BEST_DRAFTER: best.drafter,
         }
     )
-    run.log_dataset(
-        result.source,
-        result.source,
-        result.source_digest,
-        "evaluation",
+    log_evaluated(
+        run,
+        store,
+        (result.source, result.source_digest),
         {"num_prompts": best.pooled().num_prompts, "num_answer_tokens": result.num_answer_tokens},
+        {
+            model_ids[drafter.drafter]: replay_metrics(drafter)
+            for drafter in result.drafters
+            if drafter.drafter in model_ids
+        },
     )
-    run.log_model_inputs(sorted(set(model_ids.values())))
-    for drafter in result.drafters:
-        if drafter.drafter in model_ids:
-            store.log_model_metrics(
-                model_ids[drafter.drafter],
-                run.run_id,
-                replay_metrics(drafter),
-                result.source,
-                result.source_digest,
-            )
     points = [Metric(key, value) for key, value in replay_metrics(best).items()]
     by_k = [(k, best.pooled(k).acceptance_length) for k in range(1, result.k + 1)]
     points += [
