@@ -40,6 +40,15 @@ def detect_device() -> Literal["cpu", "cuda"]:
     return "cpu"
 
 
+def near_tie_gap(dtype: str | None) -> float:
+    """Nats between two tokens that rounding can turn round, by the dtype of the arithmetic.
+
+    bfloat16 keeps 8 bits: logits from 16 to 32 lie on steps of 0.125, and two tokens may move by
+    one step each. float32 and float16 have far finer steps.
+    """
+    return 0.25 if dtype in ("bfloat16", "bf16") else 0.05
+
+
 def available_bytes() -> int | None:
     """Memory that can be had without swapping; None where the kernel does not say."""
     meminfo = Path("/proc/meminfo")

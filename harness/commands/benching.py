@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from eval.cells import fingerprint_of
-from eval.device import detect_device, resolve_server
+from eval.device import detect_device, near_tie_gap, resolve_server
 from eval.prompts import digest_prompts
 from eval.proposers import NEEDS, ceiling_proposers, known_proposer, write_untrained_drafter
 from eval.report import render_html
@@ -148,8 +148,10 @@ def _build_spec(
     if config.server.max_model_len is None and verifier.max_position_embeddings:
         options["max_model_len"] = min(verifier.max_position_embeddings, _DEFAULT_MODEL_LEN)
     try:
+        server = resolve_server(ServerSpec(verifier=verifier.path, **options))
+        dtype = verifier.dtype if server.dtype == "auto" else server.dtype
         return BenchSpec(
-            server=resolve_server(ServerSpec(verifier=verifier.path, **options)),
+            server=server,
             drafters=drafters,
             proposers=proposers,
             prompts=prompts,
@@ -160,6 +162,7 @@ def _build_spec(
                 seed=config.seed,
                 ignore_eos=config.ignore_eos,
             ),
+            tie_gap=near_tie_gap(dtype) if config.tie_gap is None else config.tie_gap,
             **{name: getattr(config, name) for name in _COPIED},
         )
     except ValidationError as error:
@@ -171,7 +174,7 @@ _DEFAULT_MODEL_LEN = 2048
 _COPIED = (
     "k", "acceptance_k", "ceiling", "concurrency", "num_warmup", "request_timeout_s", "pairing",
     "max_idle_cost", "block_size", "precision", "num_swap_checks", "is_swapping", "confidence",
-    "num_resamples", "tie_gap", "max_drift", "max_foreign_cpu",
+    "num_resamples", "max_drift", "max_foreign_cpu",
 )  # fmt: skip
 
 

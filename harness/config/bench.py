@@ -62,8 +62,9 @@ class BenchConfig(Frozen):
     """Replay the outputs without a server and compare accepted counts; `--parity`."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
     num_resamples: int = Field(default=2000, ge=100)
-    tie_gap: float = Field(default=0.05, ge=0.0)
-    """Nats between two tokens below which a greedy answer may go either way."""
+    tie_gap: float | None = Field(default=None, ge=0.0)
+    """Nats between two tokens below which a greedy answer may go either way; None: 0.05, and 0.25
+    in bfloat16."""
     max_foreign_cpu: float = Field(default=0.05, gt=0.0)
     """Share of the CPU that other processes may take before a row is flagged."""
     max_drift: float = Field(default=0.10, gt=0.0)
