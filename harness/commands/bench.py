@@ -1,5 +1,6 @@
 """`harness bench`: acceptance length and decode speedup in vLLM, as one run of the store."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -112,11 +113,12 @@ def bench(
 def show_result(result: BenchResult) -> None:
     """Tables of a result, each row explained by a line below."""
     spec = result.spec
+    named = names.short_references(spec.arm_names)
     show_table(
         f"{len(spec.prompts)} prompts, {spec.sampling.max_tokens} tokens at most, "
         f"{spec.confidence:.0%} intervals by prompt, {result.pairing}",
         ("drafter", "K", "conc.", "acceptance length", "decode speedup", "TPOT ms", "equal"),
-        [_row(row) for row in result.pooled()],
+        [_row(row, named) for row in result.pooled()],
     )
     best = {(row.drafter, row.k, row.concurrency) for row in _fastest(result)}
     by_category = [
@@ -128,12 +130,11 @@ def show_result(result: BenchResult) -> None:
         show_table(
             "by category" + (", each drafter at its fastest K" if len(spec.k) > 1 else ""),
             ("drafter", "K", "conc.", "category", "asked", "acceptance length", "decode speedup"),
-            [_category_row(row) for row in by_category],
+            [_category_row(row, named) for row in by_category],
         )
     for row in result.pooled():
-        name = names.short_reference(row.drafter)
         rates = ", ".join(f"{rate:.3f}" for rate in row.acceptance_rate_at)
-        title = f"{name} K={row.k} c={row.concurrency}"
+        title = f"{named[row.drafter]} K={row.k} c={row.concurrency}"
         show_text(f"{title}: {row.why or 'nothing was drafted'}", hanging=_HANGING)
         show_text(f"  accepted at position 1..{row.k}: {rates or '-'}")
         for flag in row.flags:
@@ -143,7 +144,7 @@ def show_result(result: BenchResult) -> None:
             "acceptance at a smaller K, in the engine of the largest one",
             ("drafter", "K", "acceptance length"),
             [
-                (names.short_reference(r.drafter), r.k, interval_text(r.acceptance_length))
+                (named[r.drafter], r.k, interval_text(r.acceptance_length))
                 for r in result.acceptance_rows
                 if r.category == ALL
             ],
@@ -153,18 +154,18 @@ def show_result(result: BenchResult) -> None:
             "speed at an acceptance length, for a drafter of this size",
             ("drafter", "K", "conc.", "acceptance length", "decode speedup", "measured"),
             [
-                (names.short_reference(p.drafter), p.k, p.concurrency, p.acceptance_length,
+                (named[p.drafter], p.k, p.concurrency, p.acceptance_length,
                  p.decode_speedup, p.is_measured)
                 for p in result.ceilings
             ],
         )  # fmt: skip
     for cost in result.step_costs:
-        show_text(_cost_text(cost), hanging=_HANGING)
+        show_text(_cost_text(cost, named), hanging=_HANGING)
     if result.parity is not None:
-        _show_parity(result.parity)
+        _show_parity(result.parity, named)
     if len(spec.k) > 1:
         for concurrency, row in result.best_k().items():
-            name = names.short_reference(row.drafter)
+            name = named[row.drafter]
             show_text(f"fastest at concurrency {concurrency}: {name} with K={row.k}")
 
 
@@ -178,9 +179,9 @@ def _fastest(result: BenchResult) -> list[BenchRow]:
     return list(rows.values())
 
 
-def _show_parity(parity: ParityReport) -> None:
+def _show_parity(parity: ParityReport, named: Mapping[str, str]) -> None:
     for row in parity.rows:
-        title = f"{names.short_reference(row.drafter)} K={row.k} c={row.concurrency}"
+        title = f"{named[row.drafter]} K={row.k} c={row.concurrency}"
         show_text(f"parity {title}: {row.verdict}", hanging=_HANGING)
         for request in row.unequal[:_MOST_UNEQUAL]:
             warn(
@@ -197,10 +198,10 @@ def _show_parity(parity: ParityReport) -> None:
     )
 
 
-def _cost_text(cost: StepCost) -> str:
+def _cost_text(cost: StepCost, named: Mapping[str, str]) -> str:
     steps = ", ".join(f"{step:.1f} ms at K={k}" for k, step in sorted(cost.step_ms.items()))
     text = (
-        f"{names.short_reference(cost.drafter)} c={cost.concurrency}: a step takes {steps}; "
+        f"{named[cost.drafter]} c={cost.concurrency}: a step takes {steps}; "
         f"a plain one {cost.plain_step_ms:.1f} ms"
     )
     if cost.fixed_ms is None or cost.per_token_ms is None:
@@ -208,11 +209,11 @@ def _cost_text(cost: StepCost) -> str:
     return f"{text}; {cost.fixed_ms:.1f} ms and {cost.per_token_ms:.1f} ms per proposed token"
 
 
-def _row(row: BenchRow) -> tuple[object, ...]:
+def _row(row: BenchRow, named: Mapping[str, str]) -> tuple[object, ...]:
     tpot = f"{row.baseline_tpot_ms.value:.1f} -> {row.tpot_ms.value:.1f}"
     equal = f"{row.lossless.num_equal}/{row.lossless.num_compared}" if row.lossless else None
     return (
-        names.short_reference(row.drafter),
+        named[row.drafter],
         row.k,
         row.concurrency,
         interval_text(row.acceptance_length),
@@ -222,9 +223,9 @@ def _row(row: BenchRow) -> tuple[object, ...]:
     )
 
 
-def _category_row(row: BenchRow) -> tuple[object, ...]:
+def _category_row(row: BenchRow, named: Mapping[str, str]) -> tuple[object, ...]:
     return (
-        names.short_reference(row.drafter),
+        named[row.drafter],
         row.k,
         row.concurrency,
         row.category,

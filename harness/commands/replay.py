@@ -1,5 +1,6 @@
 """`harness replay`: acceptance length from the verifier's hidden states, without a server."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,28 +81,34 @@ def replay(
 
 def show_replay(result: "ReplayResult") -> None:
     """Tables of a result, and below what they mean."""
+    named = names.short_references(one.drafter for one in result.drafters)
     show_table(
         f"{result.num_answer_tokens} answer tokens of {result.drafters[0].pooled().num_prompts} "
         f"prompts, {result.confidence:.0%} intervals by prompt",
         ("drafter", "K", "acceptance length", "emitted", "all pos.", "ceiling"),
-        [_row(one, row) for one in result.drafters for row in one.rows if row.category == ALL],
+        [
+            (named[one.drafter], *_figures(row))
+            for one in result.drafters
+            for row in one.rows
+            if row.category == ALL
+        ],
     )
     for line in _explanation(result):
         show_text(line)
     shown = result.drafters
     if len(shown) > _MOST_SHOWN:
         shown = (max(shown, key=lambda one: one.pooled().acceptance.num_accepted),)
-        show_text(f"Below: {_name(shown[0])}. The page has all drafters.")
-    _show_categories(shown, result.k)
+        show_text(f"Below: {named[shown[0].drafter]}. The page has all drafters.")
+    _show_categories(shown, result.k, named)
     _show_groups(
         "by place in the answer, all positions",
         "place",
-        [(one, one.by_position) for one in shown],
+        [(named[one.drafter], one.by_position) for one in shown],
     )
     _show_groups(
         "by whether the drafter can propose the next token, all positions",
         "next token",
-        [(one, one.by_token) for one in shown],
+        [(named[one.drafter], one.by_token) for one in shown],
     )
 
 
@@ -123,10 +130,9 @@ def _explanation(result: "ReplayResult") -> list[str]:
     ]
 
 
-def _row(drafter: "DrafterReplay", row: "ReplayRow") -> tuple[object, ...]:
+def _figures(row: "ReplayRow") -> tuple[object, ...]:
     emitted, everywhere = row.acceptance_length_emitted, row.everywhere_length
     return (
-        _name(drafter),
         row.k,
         interval_text(row.acceptance_length),
         f"{emitted.value:.2f}" if emitted else None,
@@ -135,10 +141,12 @@ def _row(drafter: "DrafterReplay", row: "ReplayRow") -> tuple[object, ...]:
     )
 
 
-def _show_categories(drafters: "tuple[DrafterReplay, ...]", k: int) -> None:
+def _show_categories(
+    drafters: "tuple[DrafterReplay, ...]", k: int, named: Mapping[str, str]
+) -> None:
     rows = [
         (
-            _name(drafter),
+            named[drafter.drafter],
             row.category,
             row.num_prompts,
             interval_text(row.acceptance_length),
@@ -156,11 +164,11 @@ def _show_categories(drafters: "tuple[DrafterReplay, ...]", k: int) -> None:
 def _show_groups(
     title: str,
     column: str,
-    groups: "list[tuple[DrafterReplay, tuple[PositionRow, ...]]]",
+    groups: "list[tuple[str, tuple[PositionRow, ...]]]",
 ) -> None:
     rows = [
         (
-            _name(drafter),
+            drafter,
             row.label,
             f"{row.share:.0%}",
             f"{row.length:.2f}",
@@ -171,7 +179,3 @@ def _show_groups(
     ]
     if rows:
         show_table(title, ("drafter", column, "share", "length", "right at 1 to K"), rows)
-
-
-def _name(drafter: "DrafterReplay") -> str:
-    return names.short_reference(drafter.drafter)

@@ -4,6 +4,7 @@ Keys are what people sort and filter by in the MLflow UI, so a rename here is a 
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -194,6 +195,24 @@ def short_reference(reference: str) -> str:
     name = reference.partition(":")[2] if reference.startswith(("package:", "hf:")) else reference
     name = name.rstrip("/").rpartition("/")[2].partition("@")[0]
     return name.removeprefix("llm-").lower()
+
+
+def short_references(references: Iterable[str]) -> dict[str, str]:
+    """Each reference by its short name, or by as much of its end as tells it from the others."""
+    shown = {reference: short_reference(reference) for reference in references}
+    num_parts = 0
+    while len(set(shown.values())) < len(shown):
+        num_parts += 1
+        taken = Counter(shown.values())
+        for reference, text in tuple(shown.items()):
+            if taken[text] > 1:
+                shown[reference] = _last_parts(reference, num_parts)
+    return shown
+
+
+def _last_parts(reference: str, num_parts: int) -> str:
+    parts = reference.rstrip("/").split("/")
+    return reference if num_parts >= len(parts) else "/".join(parts[-num_parts:])
 
 
 def start_tags(kind: str, harness_version: str, owner: Owner) -> dict[str, str]:

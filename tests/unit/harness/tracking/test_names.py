@@ -25,6 +25,24 @@ def test_references_by_the_part_that_tells_them_apart(reference: str, text: str)
     assert names.short_reference(reference) == text
 
 
+@pytest.mark.parametrize(
+    ("references", "shown"),
+    [
+        (("/a/one/d1", "/a/two/d1", "/a/d2"), ("one/d1", "two/d1", "d2")),
+        (("x/d1", "d1", "y/x/d1"), ("x/d1", "d1", "y/x/d1")),
+        (("hf:org/m@main", "hf:org/m@v2", "ngram"), ("m@main", "m@v2", "ngram")),
+        (("hf:a/m", "hf:b/m"), ("hf:a/m", "hf:b/m")),
+        (("/m/d", "/m/d/", "/m/d"), ("/m/d", "/m/d/", "/m/d")),
+    ],
+)
+def test_drafters_of_one_short_name_are_told_apart(
+    references: tuple[str, ...], shown: tuple[str, ...]
+) -> None:
+    found = names.short_references(references)
+    assert tuple(found[reference] for reference in references) == shown
+    assert len(set(found.values())) == len(found)
+
+
 def test_run_names_read() -> None:
     base = names.base_run_name("train", ["smollm2", "hd64", "", "lr1e-3"])
     assert base == "train smollm2 hd64 lr1e-3"
