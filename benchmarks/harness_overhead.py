@@ -6,30 +6,26 @@ A whole bench, baseline and one drafter, from the call to the written result; st
 stops of engines are not counted. Aim: at most 3 %.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 
-from eval.prompts import load_prompts, pick_prompts
+from flags import build_parser, prompts_of
+
 from eval.runner import run_bench
 from eval.spec import BenchSpec, DrafterSpec, ServerSpec
-
-PROMPTS = "experiments/smollm2-135m/prompts/eval.jsonl"
 
 
 def main() -> None:
     """Measures and prints one line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__, num_prompts=24)
     parser.add_argument("--drafter", type=Path, required=True)
     parser.add_argument("--verifier", type=Path, required=True)
-    parser.add_argument("--prompts", type=Path, default=PROMPTS)
-    parser.add_argument("--num-prompts", type=int, default=24)
     flags = parser.parse_args()
     spec = BenchSpec(
         server=ServerSpec(verifier=flags.verifier, max_model_len=1024, max_num_seqs=4),
         drafters=(DrafterSpec(name="drafter", path=flags.drafter),),
-        prompts=pick_prompts(load_prompts(flags.prompts), flags.num_prompts),
+        prompts=prompts_of(flags),
         prompts_name=str(flags.prompts),
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -7,12 +7,12 @@ what the harness adds to the bare engine's own generation time (aim: at most 3 %
 started for `--fresh` of the checkpoints and their mean is taken for the others.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from flags import build_parser, prompts_of
 from safetensors import safe_open
 
 from eval.architecture import read_slots
@@ -20,7 +20,6 @@ from eval.cells import Cell, CellKey
 from eval.engine import Engine
 from eval.lossless import require_equal_counts
 from eval.plan import build_arms
-from eval.prompts import load_prompts, pick_prompts
 from eval.proposers import write_safetensors
 from eval.spec import BenchSpec, DrafterSpec, Sampling, ServerSpec
 
@@ -60,23 +59,18 @@ def measure_all(engine: Engine, spec: BenchSpec, count: int) -> tuple[float, lis
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__, num_prompts=4, max_tokens=48)
     parser.add_argument("--drafter", type=Path, required=True)
     parser.add_argument("--verifier", type=Path, required=True)
-    parser.add_argument(
-        "--prompts", type=Path, default="experiments/smollm2-135m/prompts/eval.jsonl"
-    )
     parser.add_argument("--checkpoints", type=int, default=10)
     parser.add_argument("--fresh", type=int, default=10)
-    parser.add_argument("--num-prompts", type=int, default=4)
-    parser.add_argument("--max-tokens", type=int, default=48)
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spec = BenchSpec(
             server=ServerSpec(verifier=flags.verifier, max_model_len=1024, max_num_seqs=4),
             drafters=write_checkpoints(flags.drafter, folder, flags.checkpoints),
-            prompts=pick_prompts(load_prompts(flags.prompts), flags.num_prompts),
+            prompts=prompts_of(flags),
             prompts_name=str(flags.prompts),
             sampling=Sampling(max_tokens=flags.max_tokens),
             num_warmup=1,

@@ -7,12 +7,13 @@ prompts, changed in place inside one engine; only counts are taken, so the machi
 Prints the pairs and Spearman's rho (aim: at least 0.95, over 8 or more of different quality).
 """
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from flags import build_parser, prompts_of
 from scipy import stats
 
 from eval.cells import CellKey
@@ -20,7 +21,6 @@ from eval.draft import DraftModel, load_tensors
 from eval.engine import Engine
 from eval.facts import DraftFacts, VerifierFacts
 from eval.plan import build_arms
-from eval.prompts import load_prompts, pick_prompts
 from eval.replay import trace
 from eval.sequences import Row
 from eval.spec import BenchSpec, DrafterSpec, Prompt, Sampling, ServerSpec
@@ -30,10 +30,8 @@ from eval.walk import sum_walks, walk_row
 from harness.drafter.arithmetic import draft_facts, verifier_facts
 from harness.drafter.drafter import Drafter
 from harness.drafter.verifier import Verifier, verifier_digest
-from harness.settings import load_settings, share_cores
+from harness.settings import load_settings
 from harness.tracking.resolve import ResolvedDrafter, resolve_drafter
-
-PROMPTS = "experiments/smollm2-135m/prompts/eval.jsonl"
 
 
 class Asked(NamedTuple):
@@ -48,8 +46,6 @@ class Asked(NamedTuple):
 
 def replay_all(asked: Asked, drafters: Sequence[tuple[Path, DraftFacts]]) -> list[float]:
     """Acceptance length of the walk of each drafter."""
-    import torch  # noqa: PLC0415 - after share_cores
-
     parts = VerifierParts.load(asked.verifier, torch.float32)
     rows: dict[tuple[int, ...], list[Row]] = {}
     lengths = []
@@ -100,20 +96,16 @@ def serve_all(asked: Asked, drafters: Sequence[ResolvedDrafter]) -> list[float]:
 
 def main() -> None:
     """Replays, serves and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__, num_prompts=24, max_tokens=64)
     parser.add_argument("--drafter", action="append", required=True)
     parser.add_argument("--verifier", required=True)
-    parser.add_argument("--prompts", type=Path, default=PROMPTS)
-    parser.add_argument("--num-prompts", type=int, default=24)
-    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--k", type=int, default=3)
     flags = parser.parse_args()
-    share_cores()
     settings = load_settings()
     verifier = Verifier.load(flags.verifier, settings)
     asked = Asked(
         verifier_facts(verifier, verifier_digest(verifier, settings.cache_dir)),
-        pick_prompts(load_prompts(Path(flags.prompts)), flags.num_prompts),
+        prompts_of(flags),
         str(flags.prompts),
         flags.max_tokens,
         flags.k,

@@ -18,25 +18,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from flags import build_parser, prompts_of
+
 from eval.cells import Cell, CellKey
 from eval.draft import DraftModel, load_tensors
 from eval.engine import Engine
 from eval.environment import ForeignLoad
 from eval.facts import DraftFacts, VerifierFacts
 from eval.plan import build_arms
-from eval.prompts import load_prompts, pick_prompts
 from eval.replay import DEFAULT_BUDGET_TOKENS, trace
 from eval.sequences import Row
 from eval.spec import BenchSpec, DrafterSpec, Sampling, ServerSpec
 from eval.transcripts import load_transcripts, read_rows, record_answers
 from eval.verifier import VerifierParts
-from eval.walk import sum_walks, walk_row
+from eval.walk import Walk, sum_walks, walk_row
 from harness.drafter.arithmetic import draft_facts, verifier_facts
 from harness.drafter.drafter import Drafter
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.settings import load_settings, share_cores
 
-PROMPTS = "experiments/smollm2-135m/prompts/eval.jsonl"
 LARGEST_K = 5
 BUDGETS = (1024, 8192)
 
@@ -51,8 +52,6 @@ class Subject(NamedTuple):
 
     def load(self) -> tuple[DraftModel, list[Row]]:
         """The model and the answers."""
-        import torch  # noqa: PLC0415 - after share_cores
-
         parts = VerifierParts.load(self.verifier, torch.float32)
         model = DraftModel.beside(self.draft, load_tensors(self.drafter), parts)
         return model, read_rows(load_transcripts(self.states))
@@ -63,7 +62,7 @@ def serve(flags: argparse.Namespace, verifier: Path, folder: Path) -> Cell:
     spec = BenchSpec(
         server=ServerSpec(verifier=verifier, max_model_len=1024, max_num_seqs=1),
         drafters=(DrafterSpec(name="drafter", path=flags.drafter),),
-        prompts=pick_prompts(load_prompts(flags.prompts), flags.num_prompts),
+        prompts=prompts_of(flags),
         prompts_name=str(flags.prompts),
         sampling=Sampling(max_tokens=flags.max_tokens),
     )
@@ -85,14 +84,19 @@ class Passes(NamedTuple):
     """Of the machine, taken by other processes meanwhile."""
 
 
+def count_walk(model: DraftModel, rows: Sequence[Row], k: int) -> Walk:
+    """One pass of a replay, the walk included."""
+    return sum_walks([walk_row(t.row, t.depths, k) for t in trace(model, rows, k)])
+
+
 def replay_passes(model: DraftModel, rows: Sequence[Row], k: int, repeats: int = 5) -> Passes:
     """Replays the rows again and again."""
-    sum_walks([walk_row(t.row, t.depths, k) for t in trace(model, rows, k)])
+    count_walk(model, rows, k)
     others = ForeignLoad(None)
     found = []
     for _ in range(repeats):
         began = time.monotonic()
-        sum_walks([walk_row(t.row, t.depths, k) for t in trace(model, rows, k)])
+        count_walk(model, rows, k)
         found.append(time.monotonic() - began)
     return Passes(statistics.median(found), min(found), others.share())
 
@@ -115,15 +119,12 @@ def _measure_memory(subject: Subject, budget_tokens: int) -> tuple[int, int]:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__, num_prompts=24, max_tokens=64)
     parser.add_argument("--drafter", type=Path, required=True)
     parser.add_argument("--verifier", required=True)
-    parser.add_argument("--prompts", type=Path, default=PROMPTS)
-    parser.add_argument("--num-prompts", type=int, default=24)
-    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--k", type=int, default=3)
     flags = parser.parse_args()
-    share_cores()
+    share_cores()  # for the processes started here: torch is loaded in this one
     settings = load_settings()
     verifier = Verifier.load(flags.verifier, settings)
     facts = verifier_facts(verifier, verifier_digest(verifier, settings.cache_dir))
@@ -148,10 +149,10 @@ def main() -> None:
 def compare(subject: Subject, cell: Cell, k: int, states_s: float) -> None:
     """Prints the ratio, the growth and the memory."""
     model, rows = subject.load()
-    walk = sum_walks([walk_row(t.row, t.depths, k) for t in trace(model, rows, k)]).acceptance
+    walk = count_walk(model, rows, k).acceptance
     served = cell.counters.acceptance
     replayed = replay_passes(model, rows, k)
-    num_tokens = sum(end - begin for row in rows for begin, end in row.spans)
+    num_tokens = sum(row.num_answer_tokens for row in rows)
     print(
         f"{len(rows)} answers, {num_tokens} tokens, K = {k}: served in {cell.wall_s:.1f} s (others "
         f"took {cell.foreign_cpu_share:.0%} of the CPU), replayed in {replayed.median_s:.2f} s "
