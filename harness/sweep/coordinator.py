@@ -25,7 +25,6 @@ from harness.sweep.records import (
 from harness.sweep.recovery import recover
 from harness.sweep.study import SweepStudy
 from harness.sweep.verdicts import count_failures, has_next
-from harness.tracking.owner import current_owner
 
 _POLL_S = 0.2
 _LOOK_S = 1.0
@@ -133,10 +132,7 @@ class Coordinator:
                 "replay_k": point.k,
             }
         )
-        lease = current_owner().model_dump()
-        self._study.note(
-            trial.number, stage="training", lease=lease, attempts=trial.num_attempts + 1
-        )
+        self._study.note(trial.number, stage="training", attempts=trial.num_attempts + 1)
         spec = TrialSpec(
             sweep_id=self._study.sweep_id,
             sweep_name=self._config.name,

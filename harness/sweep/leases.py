@@ -106,18 +106,6 @@ class Heartbeat:
             self._study.set_attr(_ATTR, None)
 
 
-def is_expired(lease: Any) -> bool:
-    """Whether the coordinator that a running trial names is gone, or was of another host.
-
-    Another host's was watched by `Heartbeat.take_over` before anyone asks.
-    """
-    try:
-        owner = Owner.model_validate(lease)
-    except ValidationError:
-        return True
-    return owner == current_owner() or is_alive(owner) is not True
-
-
 def _is_elsewhere(held: Any) -> bool:
     try:
         return held is not None and is_alive(Owner.model_validate(held["owner"])) is None

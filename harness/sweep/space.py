@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from harness.config.load import Frozen, flatten
 from harness.config.sweep import Axis, ChoiceAxis, FloatAxis, IntAxis, SweepConfig
 from harness.config.train import TrainConfig
-from harness.digests import digest_json
 from harness.errors import ConfigError
 
 SERVING_KEYS = ("k",)
@@ -33,7 +32,6 @@ _NOT_SEARCHED = {
     "eval_num_prompts": "it changes no weights",
     "eval_max_tokens": "it changes no weights",
 }
-Scalar = None | bool | int | float | str
 Params = dict[str, Any]
 
 
@@ -134,10 +132,6 @@ class Space:
             "objectives": [[o.metric, o.resolved] for o in config.objectives],
             "limits": config.limits.model_dump(mode="json"),
         }
-
-    def digest(self) -> str:
-        """SHA-256 of the document."""
-        return digest_json(self.document())
 
     def _base_value(self, key: str) -> Any:
         if key in SERVING_KEYS:

@@ -15,9 +15,6 @@ _STEPS_PER_EPOCH = 100_000
 _RETRIED = {Reason.KILLED, Reason.STORE, Reason.SERVER}
 _RETRY = "retry of "
 
-Costs = Mapping[tuple[str, int], float]
-"""(architecture, K) to what a step costs, in steps of the verifier alone."""
-
 
 def figure_of(
     metric: Metric, figures: Mapping[str, float | None], cost: float | None

@@ -137,9 +137,7 @@ def _interval(trial: Trial, name: str) -> str | None:
     if not isinstance(value, float):
         return None
     low, high = trial.served.get(f"{name}_low"), trial.served.get(f"{name}_high")
-    if low is None or high is None:
-        return f"{value:.3f}"
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return Interval(value=value, low=low, high=high).text(digits=3)
 
 
 def _why(trial: Trial) -> str | None:

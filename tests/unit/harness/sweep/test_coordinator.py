@@ -184,7 +184,7 @@ def test_a_killed_trial_goes_on_twice_and_then_fails(tmp_path: Path) -> None:
     assert attempts[1].run_id == attempts[2].run_id == failed.facts["run_id"]
 
 
-def test_expired_leases_are_retried_at_most_twice(tmp_path: Path) -> None:
+def test_trials_of_dead_coordinators_are_retried_at_most_twice(tmp_path: Path) -> None:
     class Dying(FakeWorker):
         def poll(self) -> int | None:
             raise Crash

@@ -83,12 +83,12 @@ def test_a_condition_that_never_holds_is_refused(when: dict[str, object]) -> Non
         make_space(axes)
 
 
-def test_equal_spaces_have_equal_digests_and_no_differences() -> None:
+def test_equal_spaces_are_equal_documents_without_differences() -> None:
     axes = {"lr": {"type": "float", "low": 1e-4, "high": 1e-2}}
     one, two = make_space(axes), make_space(axes, n_trials=99, workers=3)
-    assert one.digest() == two.digest()
+    assert one.document() == two.document()
     other = make_space(axes, BASE.model_copy(update={"epochs": 9}))
-    assert one.digest() != other.digest()
+    assert one.document() != other.document()
     assert differences(one.document(), other.document()) == ("base.epochs: 3 -> 9",)
 
 
