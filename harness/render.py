@@ -29,7 +29,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from harness.progress import ProgressFn
+from eval.progress import ProgressFn
 
 if TYPE_CHECKING:
     from eval.result import Interval
@@ -128,11 +128,7 @@ def cell_text(value: object) -> str:
 
 def interval_text(interval: "Interval | None") -> str | None:
     """`2.03 [1.91, 2.16]`; None stays None."""
-    if interval is None:
-        return None
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:.2f}"
-    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    return interval.text() if interval else None
 
 
 def _plain(text: str) -> str:
@@ -179,7 +175,10 @@ def _plain_rows() -> TableFn:
 
 @contextmanager
 def progress(*, is_plain: bool = False) -> Iterator[ProgressFn]:
-    """A progress bar on stderr; on a pipe or beside a live table, a line per tenth of a stage."""
+    """A progress bar on stderr; on a pipe or beside a live table, a line per tenth of a stage.
+
+    What changes on the way, such as a pace, follows the name of the stage after " | ".
+    """
     if is_plain or not _err.is_terminal:
         yield _plain_progress()
         return

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from eval.cells import fingerprint_of
 from eval.device import detect_device, near_tie_gap, resolve_server
+from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
 from eval.proposers import NEEDS, ceiling_proposers, known_proposer, write_untrained_drafter
 from eval.report import render_html
@@ -34,7 +35,6 @@ from harness.drafter.checks import require_sound
 from harness.drafter.provenance import code_state
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import ConfigError, PrerequisiteError
-from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.measurements import log_bench_document, log_bench_result

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from eval.cells import read_cells
 from eval.facts import DraftFacts
+from eval.progress import ProgressFn
 from eval.result import BenchResult
 from eval.runner import RESULT_NAME
 from eval.spec import BenchSpec, DrafterSpec
@@ -12,7 +13,6 @@ from harness.drafter.arithmetic import draft_facts, verifier_facts
 from harness.drafter.drafter import Drafter
 from harness.drafter.verifier import Verifier
 from harness.errors import ConfigError
-from harness.progress import ProgressFn
 
 STATES_DIR = "transcripts"
 """Below a measurement's folder: hidden states of its answers."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from eval.facts import DraftFacts, VerifierFacts
+from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
 from eval.spec import Prompt
 from harness.commands.work import (
@@ -25,7 +26,6 @@ from harness.drafter.checks import require_sound
 from harness.drafter.drafter import Drafter
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import CheckError, ConfigError
-from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
 from harness.tracking.store import Store

@@ -9,6 +9,7 @@ import torch
 from eval.capture import default_device
 from eval.draft import DraftModel, load_tensors
 from eval.environment import describe_machine
+from eval.progress import ProgressFn
 from eval.prompts import pick_prompts
 from eval.replay import check_greedy, replay_drafter
 from eval.replaypage import render_replay
@@ -33,7 +34,6 @@ from harness.corpus.rows import read_rows as read_corpus
 from harness.digests import write_atomic
 from harness.drafter.provenance import code_state
 from harness.errors import CheckError, PrerequisiteError
-from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.replays import log_replay_result

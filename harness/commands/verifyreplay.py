@@ -8,6 +8,7 @@ import torch
 from eval.capture import default_device
 from eval.counterfactual import run_counterfactuals
 from eval.facts import VerifierFacts
+from eval.progress import ProgressFn
 from eval.prompts import pick_prompts
 from eval.promptsets import load_prompt_set
 from eval.scoring import Answers
@@ -28,7 +29,6 @@ from harness.drafter.check_replay import (
 from harness.drafter.drafter import Drafter
 from harness.drafter.findings import Finding
 from harness.drafter.verifier import Verifier, verifier_digest
-from harness.progress import ProgressFn
 
 _MOST_K = 8
 

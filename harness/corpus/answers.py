@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from filelock import FileLock
 
 from eval.facts import VerifierFacts
+from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
 from eval.spec import Prompt
 from eval.transcripts import TranscriptSet, record_prompts
 from harness.digests import digest_json
-from harness.progress import ProgressFn
 from harness.settings import Settings
 
 _NUM_BEYOND = 8

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
 
+from eval.progress import ProgressFn
 from harness.config.load import Frozen
 from harness.corpus.journal import Journal
 from harness.corpus.manifest import (
@@ -31,7 +32,6 @@ from harness.corpus.tokens import read_token_ids, require_verifier
 from harness.digests import FileDigest, digest_files, join_digests, sha256_bytes, write_atomic
 from harness.drafter.verifier import Verifier
 from harness.errors import CheckError, ConfigError
-from harness.progress import ProgressFn
 
 if TYPE_CHECKING:
     import torch

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from eval.progress import ProgressFn
 from harness.config.load import Frozen, flatten
 from harness.digests import FolderDigest, digest_json, sha256_file, write_atomic
 from harness.errors import CheckError, ConfigError, PrerequisiteError
-from harness.progress import ProgressFn
 
 Stage = Literal["regenerate", "prepare", "extract"]
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from eval.answers import Answer, Failure
 from eval.client import ask
 from eval.device import resolve_server
+from eval.progress import ProgressFn
 from eval.prompts import digest_prompts, load_prompts
 from eval.server import VllmServer
 from eval.spec import Prompt, Sampling, ServerSpec
@@ -32,7 +33,6 @@ from harness.corpus.prompts import require_disjoint
 from harness.digests import digest_files, write_atomic
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import WorkError
-from harness.progress import ProgressFn
 
 REFUSED_NAME = "refused.jsonl"
 LOG_NAME = "server.log"

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyarrow import ipc
 from pydantic import Field
 
+from eval.progress import ProgressFn
 from harness.config.load import Frozen
 from harness.corpus.conversations import Conversation, load_conversations
 from harness.corpus.manifest import (
@@ -28,7 +29,6 @@ from harness.corpus.manifest import (
 from harness.digests import digest_files
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import CheckError, WorkError
-from harness.progress import ProgressFn
 
 TOKEN_FREQ_NAME = "token_freq.pt"  # noqa: S105 - a file name, no secret
 _PARTIAL_NAME = ".partial"

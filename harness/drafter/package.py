@@ -13,10 +13,10 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import ValidationError
 
+from eval.progress import ProgressFn
 from harness.config.load import Frozen
 from harness.digests import FileDigest, FolderDigest, digest_files, sha256_file, write_atomic
 from harness.errors import ConfigError, PrerequisiteError
-from harness.progress import ProgressFn
 
 MANIFEST_NAME = "manifest.json"
 _SCHEMA_VERSION = 1

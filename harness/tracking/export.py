@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from eval.progress import ProgressFn
 from harness.config.load import Frozen
 from harness.config.policy import Policy
 from harness.digests import FolderDigest, digest_files, write_atomic
@@ -13,7 +14,6 @@ from harness.drafter.drafter import Drafter, drafter_digest
 from harness.drafter.provenance import package_versions
 from harness.drafter.verifier import Verifier
 from harness.errors import CheckError, ConfigError, PrerequisiteError
-from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.decisions import now_text

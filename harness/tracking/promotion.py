@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from eval.progress import ProgressFn
 from eval.result import BenchRow
 from harness.config.load import Frozen
 from harness.config.policy import Policy
 from harness.digests import digest_json
 from harness.drafter.provenance import package_versions
-from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking import gates, measurements, names, registry
 from harness.tracking.decisions import Decision, Gate, now_text, who

@@ -6,13 +6,13 @@ tells how much of an estimate is the domain. Imports torch: seconds.
 
 from collections.abc import Iterable
 
+from eval.progress import ProgressFn
 from eval.sequences import Row
 from eval.transcripts import read_rows as read_transcripts
 from harness.corpus.answers import record_shared
 from harness.corpus.rows import read_rows
 from harness.drafter.arithmetic import verifier_facts
 from harness.errors import ConfigError
-from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.training.plan import TrainPlan
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from eval.progress import ProgressFn
 from eval.prompts import pick_prompts
 from eval.promptsets import load_prompt_set
 from eval.spec import Prompt
@@ -22,7 +23,6 @@ from harness.drafter.finetune import PreparedParent, prepare_parent
 from harness.drafter.provenance import package_versions
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import ConfigError, PrerequisiteError
-from harness.progress import ProgressFn
 from harness.settings import Settings
 from harness.tracking.resolve import (
     ResolvedDrafter,

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from eval.progress import ProgressFn
 from harness.drafter.checks import require_sound
-from harness.progress import ProgressFn
 from harness.tracking import names
 from harness.tracking.records import Metric
 from harness.tracking.run import Run

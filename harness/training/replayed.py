@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator
 from functools import cache
 from typing import TYPE_CHECKING
 
+from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
-from harness.progress import ProgressFn
 from harness.settings import Settings, share_cores
 from harness.tracking import names
 from harness.tracking.resolve import best_checkpoint

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.progress import ProgressFn
 from harness.config.load import Frozen, dump_yaml, flatten
 from harness.config.train import TrainConfig
 from harness.digests import write_atomic
 from harness.drafter.checks import require_sound
 from harness.errors import WorkError
-from harness.progress import ProgressFn
 from harness.settings import SHARED_CORES, Settings
 from harness.tracking import names
 from harness.tracking.records import Checkpoint, RunStatus, RunSummary
