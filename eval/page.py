@@ -12,6 +12,7 @@ from eval.result import Interval
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
+.wide { overflow-x: auto }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ccc }
 td.n { text-align: right; font-variant-numeric: tabular-nums }
 .flag { background: #fff3cd; padding: .2rem .6rem; border-left: 4px solid #d39e00 }
@@ -33,7 +34,10 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
     """A table of text and numbers."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 def cell(value: object) -> str:
