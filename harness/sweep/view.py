@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from eval.result import Interval
 from harness.config.load import Frozen
 from harness.config.train import TrainConfig
 from harness.sweep.endings import Endings

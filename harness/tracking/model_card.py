@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from eval.result import BenchRow, Interval
+from eval.result import BenchRow
 from harness.config.load import Frozen
 from harness.digests import FolderDigest
 from harness.drafter.drafter import Drafter
@@ -24,6 +24,7 @@ _WHAT = (
     "accepts or rejects; it generates nothing on its own."
 )
 _PLACES = "VERIFIER_DIR is the verifier's folder or hub id, DRAFTER_DIR is this folder."
+_DIGITS = 3
 _LIMITS = (
     "The figures hold for the prompts, hardware and versions named above. Another verifier, "
     "revision or quantisation of it needs a measurement of its own."
@@ -107,16 +108,8 @@ def _measured(evidence: Evidence) -> str:
 
 def _row(row: BenchRow) -> tuple[object, ...]:
     lossless = {True: "yes", False: "no", None: "not compared"}[is_lossless(row)]
-    length, speedup = _interval(row.acceptance_length), _interval(row.decode_speedup)
-    return (row.k, row.concurrency, length, speedup, lossless)
-
-
-def _interval(figure: Interval | None) -> str | None:
-    if figure is None:
-        return None
-    if figure.low is None or figure.high is None:
-        return f"{figure.value:.3f}"
-    return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
+    length = row.acceptance_length.text(_DIGITS) if row.acceptance_length else None
+    return (row.k, row.concurrency, length, row.decode_speedup.text(_DIGITS), lossless)
 
 
 def _provenance(run: RunSummary | None) -> list[tuple[object, ...]]:
