@@ -208,26 +208,20 @@ class SweepConfig(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _no_pruning_of_fronts(self) -> "SweepConfig":
-        if self.is_multi_objective and self.pruner.type != "none":
+    def _pruner_fits(self) -> "SweepConfig":
+        kind, metric = self.pruner.type, self.objectives[0].metric
+        if kind == "none":
+            return self
+        if self.is_multi_objective:
             raise ValueError(
-                f"pruner {self.pruner.type} needs a single objective, found "
-                f"{len(self.objectives)}; put one of them into limits, or use pruner: none"
+                f"pruner {kind} needs a single objective, found {len(self.objectives)}; put one of "
+                "them into limits, or use pruner: none"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _pruners_see_epochs(self) -> "SweepConfig":
-        metric = self.objectives[0].metric
-        if self.pruner.type != "none" and metric in {"train_s", "num_parameters"}:
-            raise ValueError(f"pruner {self.pruner.type}: {metric} says nothing between epochs")
-        if self.pruner.type == "wilcoxon" and metric == "val_loss":
+        if metric in {"train_s", "num_parameters"}:
+            raise ValueError(f"pruner {kind}: {metric} says nothing between epochs")
+        if kind == "wilcoxon" and metric == "val_loss":
             raise ValueError("pruner wilcoxon pairs acceptance by prompt; val_loss has no prompts")
-        return self
-
-    @model_validator(mode="after")
-    def _hyperband_needs_trials(self) -> "SweepConfig":
-        if self.pruner.type == "hyperband" and self.n_trials < _LEAST_HYPERBAND_TRIALS:
+        if kind == "hyperband" and self.n_trials < _LEAST_HYPERBAND_TRIALS:
             raise ValueError(
                 f"pruner hyperband needs about 10 trials in each bracket: expected n_trials of "
                 f"{_LEAST_HYPERBAND_TRIALS} or more, found {self.n_trials}; use successive_halving"

@@ -52,33 +52,34 @@ class RunOpened(Frozen):
     run_id: str
 
 
-class Epoch(Frozen):
-    """A checkpoint and what was found on the held-out conversations."""
+class _OfCheckpoint(Frozen):
+    """What was found of a checkpoint."""
 
-    event: Literal["epoch"] = "epoch"
-    epoch: int
-    step: int
     model_id: str
     architecture: str | None = None
     """Equal for drafters that one engine can serve in turn."""
     val_loss: float | None = None
     acceptance_length: float | None = None
     """Of the greedy walk over the held-out answers at the trial's K."""
+
+
+class Epoch(_OfCheckpoint):
+    """A checkpoint of a training under way."""
+
+    event: Literal["epoch"] = "epoch"
+    epoch: int
+    step: int
     by_prompt: dict[str, float] = Field(default_factory=dict)
-    """The same of each prompt that drafted."""
+    """The acceptance length of each prompt that drafted."""
 
 
-class Trained(Frozen):
+class Trained(_OfCheckpoint):
     """The training is finished; figures are of its best checkpoint."""
 
     event: Literal["trained"] = "trained"
     run_id: str
-    model_id: str
     path: Path
-    architecture: str | None = None
     epoch: int | None
-    val_loss: float | None
-    acceptance_length: float | None
     num_parameters: int | None
     train_s: float | None
 
