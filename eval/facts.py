@@ -45,3 +45,5 @@ class VerifierFacts(Frozen):
     norm_key: str
     """Tensor name of the final norm's weight, [D]; an RMS norm that scales by this weight."""
     rms_norm_eps: float
+    dtype: str | None = None
+    """Of the model as config.json says, in torch's words; None: it does not say."""

@@ -35,9 +35,11 @@ ArmKey = tuple[str, int, int]
 Tokens = tuple[int, tuple[int, ...]]
 """Length of the prompt; tokens of prompt and answer."""
 _ALIASES = {"float": "float32", "half": "float16"}
-_AUTO = {"F32": "bfloat16", "BF16": "bfloat16", "F16": "float16"}
-"""What vLLM makes of dtype `auto`, by the dtype of the weights.
-Source: vLLM config/model.py, `_resolve_auto_dtype`, 0.32."""
+_STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_AUTO = {"float32": "bfloat16", "bfloat16": "bfloat16", "float16": "float16"}
+"""What vLLM makes of dtype `auto`, by the dtype that config.json names, else that of the weights.
+Source: vLLM config/model.py, `_resolve_auto_dtype`, and
+transformers_utils/model_arch_config_convertor.py, `get_torch_dtype`, 0.32."""
 
 
 def check_parity(
@@ -182,17 +184,20 @@ def served_dtype(server: ServerSpec, verifier: VerifierFacts) -> str:
     """The arithmetic of a server, as torch calls it.
 
     Raises:
-        SpecError: It is left to vLLM, and the weights are in none that is known here.
+        SpecError: It is left to vLLM, and the verifier is in none that is known here.
     """
     if server.dtype is not None and server.dtype != "auto":
         return _ALIASES.get(server.dtype, server.dtype)
-    stored = read_slots(verifier.path)[verifier.embed_key].dtype
-    if stored not in _AUTO:
+    found = verifier.dtype
+    if found is None:
+        stored = read_slots(verifier.path)[verifier.embed_key].dtype
+        found = _STORED.get(stored, stored)
+    if found not in _AUTO:
         raise SpecError(
-            f"parity: expected weights in {', '.join(_AUTO)}, found {stored} in {verifier.path}",
+            f"parity: expected a verifier in {', '.join(_AUTO)}, found {found} in {verifier.path}",
             "say in which dtype the server shall compute",
         )
-    return _AUTO[stored]
+    return _AUTO[found]
 
 
 class _Replayer:

@@ -78,6 +78,7 @@ def verifier_facts(verifier: Verifier, digest: str) -> VerifierFacts:
         head_key=verifier.lm_head_key,
         norm_key=final_norm_key(verifier),
         rms_norm_eps=verifier.rms_norm_eps or _DEFAULT_EPS,
+        dtype=verifier.dtype,
     )
 
 

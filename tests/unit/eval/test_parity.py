@@ -259,6 +259,12 @@ def test_the_dtype_is_the_servers_own(
     assert served_dtype(server, running_verifier_facts(tmp_path)) == found
 
 
+def test_the_config_is_believed_before_the_weights_as_vllm_does(tmp_path: Path) -> None:
+    server = make_spec().server.model_copy(update={"dtype": "auto"})
+    named = running_verifier_facts(tmp_path).model_copy(update={"dtype": "float16"})
+    assert served_dtype(server, named) == "float16"
+
+
 def test_weights_in_a_dtype_that_vllm_resolves_otherwise_are_refused(tmp_path: Path) -> None:
     weights = {"model.embed_tokens.weight": torch.zeros(2, 2, dtype=torch.float64)}
     save_file(weights, tmp_path / "model.safetensors")
