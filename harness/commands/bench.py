@@ -10,6 +10,7 @@ from eval.parityresult import ParityReport
 from eval.records import StepCost
 from eval.result import ALL, BenchResult, BenchRow
 from harness.commands.benching import bench_drafters
+from harness.commands.options import AsJson, Drafters, OptionalVerifier, Prompts
 from harness.config.bench import BenchConfig
 from harness.config.load import load_config
 from harness.errors import ConfigError
@@ -26,17 +27,6 @@ _CEILING = (1.0, 2.0, 3.0, 4.0)
 _MOST_UNEQUAL = 5
 _HANGING = 4
 
-_Drafters = Annotated[
-    list[str] | None,
-    typer.Option(help="PATH, run:<id>[@<epoch>], models:/<name>@<alias> or hf:<org>/<repo>."),
-]
-_Verifier = Annotated[
-    str | None, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
-]
-_Prompts = Annotated[
-    str | None,
-    typer.Option(help="JSONL file, package:<name>, hf:<org>/<set>, or a benchmark folder."),
-]
 _K = Annotated[str | None, typer.Option(help="Tokens proposed per draft: 3 or 1,2,3,5.")]
 _Concurrency = Annotated[str | None, typer.Option(help="Requests under way at once: 1 or 1,8,32.")]
 _Set = Annotated[list[str] | None, typer.Option("--set", help="A key of the YAML: max_tokens=64.")]
@@ -55,16 +45,15 @@ _Parity = Annotated[
 _Reuse = Annotated[
     bool, typer.Option("--reuse", help="Take an equal measurement that is finished already.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="The result document on stdout.")]
 
 
 @app.command()
 def bench(
     *,
     config: Annotated[Path | None, typer.Argument(help="bench.yaml; flags win over it.")] = None,
-    drafter: _Drafters = None,
-    verifier: _Verifier = None,
-    prompts: _Prompts = None,
+    drafter: Drafters = None,
+    verifier: OptionalVerifier = None,
+    prompts: Prompts = None,
     k: _K = None,
     concurrency: _Concurrency = None,
     overrides: _Set = None,
@@ -74,7 +63,7 @@ def bench(
     swap_check: _SwapCheck = None,
     parity: _Parity = False,
     reuse: _Reuse = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measures drafters in vLLM against their verifier alone, with intervals."""
     settings = load_settings()

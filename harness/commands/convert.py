@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.options import AsJson
 from harness.drafter.convert import Target, convert_drafter
 from harness.render import show_facts, show_json
 from harness.settings import load_settings
@@ -22,7 +23,7 @@ def convert(
     verifier_name: str | None = typer.Option(
         None, help="Name of the verifier for a nested config that would have none."
     ),
-    as_json: bool = typer.Option(False, "--json", help="One JSON document on stdout."),
+    as_json: AsJson = False,
 ) -> None:
     """Write a drafter in another format, with every tensor bit-equal and every fact kept.
 

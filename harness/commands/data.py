@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.options import AsJson, RequiredVerifier
 from harness.config.load import load_config
 from harness.corpus.hidden_states import ExtractConfig
 from harness.corpus.hidden_states import extract as extract_states
@@ -24,19 +25,15 @@ app = typer.Typer(
     help="prompts -> conversations -> tokens -> hidden states",
 )
 
-_Verifier = Annotated[
-    str, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
-]
 _Out = Annotated[Path, typer.Option(help="The stage's folder; unfinished work in it is taken up.")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the folder holds.")]
-_Json = Annotated[bool, typer.Option("--json", help="The manifest as JSON on stdout.")]
 
 
 @app.command()
 def regenerate(
     *,
     prompts: Annotated[Path, typer.Option(help="JSONL: id, category and prompt (or turns).")],
-    verifier: _Verifier,
+    verifier: RequiredVerifier,
     out: _Out,
     max_tokens: Annotated[
         int | None, typer.Option(help="New tokens per answer at most (64).")
@@ -56,7 +53,7 @@ def regenerate(
     tensor_parallel_size: Annotated[int | None, typer.Option(help="GPUs per verifier (1).")] = None,
     port: Annotated[int | None, typer.Option(help="Of the server; a free one if left out.")] = None,
     overwrite: _Overwrite = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Has the verifier answer every prompt, greedily, through a vLLM that is started for it."""
     settings = load_settings()
@@ -90,11 +87,11 @@ def regenerate(
 def prepare(
     *,
     conversations: Annotated[Path, typer.Option(help="Folder of `harness data regenerate`.")],
-    verifier: _Verifier,
+    verifier: RequiredVerifier,
     out: _Out,
     seq_length: Annotated[int | None, typer.Option(help="Tokens per row at most (2048).")] = None,
     overwrite: _Overwrite = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Writes token ids, a loss mask on the answers alone, and token counts."""
     settings = load_settings()
@@ -116,7 +113,7 @@ def prepare(
 def extract(
     *,
     tokens: Annotated[Path, typer.Option(help="Folder of `harness data prepare`.")],
-    verifier: _Verifier,
+    verifier: RequiredVerifier,
     out: _Out,
     aux_layers: Annotated[str | None, typer.Option(help="Layer ids, as in 2,15,27.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of the stored states (float32).")] = None,
@@ -124,7 +121,7 @@ def extract(
         int | None, typer.Option(help="Tokens per forward pass (CPU 512, GPU 16384).")
     ] = None,
     overwrite: _Overwrite = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Writes the verifier's hidden states for every row: the finished corpus."""
     share_cores()

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from harness import render
+from harness.commands.options import AsJson
 from harness.errors import HarnessError
 from harness.settings import Settings, load_settings
 from harness.tracking.health import Check, check_machine, check_store
@@ -23,7 +24,7 @@ def main(
     do_reap: Annotated[
         bool, typer.Option("--reap", help="Close runs whose process is gone, as KILLED.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Checks this machine and the store; exit code 3 when something must be mended."""
     settings = load_settings()

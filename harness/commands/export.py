@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from harness import render
+from harness.commands.options import AsJson
 from harness.settings import load_settings
 from harness.tracking.export import Export, export_drafter
 from harness.tracking.serving import is_cpu_distribution
@@ -26,7 +27,7 @@ def main(
         str | None, typer.Option(help="The verifier; the training run's where not given.")
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copies config and weights with manifest and model card, and prints how to serve them."""
     settings = load_settings()

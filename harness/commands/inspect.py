@@ -2,6 +2,7 @@
 
 import typer
 
+from harness.commands.options import AsJson
 from harness.drafter.describe import Comparison, Description, compare, describe
 from harness.drafter.drafter import Drafter
 from harness.render import show_facts, show_json, show_table, show_text
@@ -16,7 +17,7 @@ def inspect(
     drafter: str = typer.Argument(help=f"A drafter: {FORMS}."),
     other: str | None = typer.Argument(None, help="Another one, to show what differs."),
     digest: bool = typer.Option(False, "--digest", help="Hash the weights whatever their size."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON document on stdout."),
+    as_json: AsJson = False,
 ) -> None:
     """Show every fact of a drafter, read from its config and headers in below a second.
 

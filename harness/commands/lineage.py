@@ -2,6 +2,7 @@
 
 import typer
 
+from harness.commands.options import AsJson
 from harness.drafter.drafter import drafter_digest
 from harness.drafter.lineage import RunRecord, render_mermaid, render_tree, trace_lineage
 from harness.errors import ConfigError
@@ -18,7 +19,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def lineage(
     drafter: str = typer.Argument(help=f"A drafter: {FORMS}."),
     mermaid: bool = typer.Option(False, "--mermaid", help="A Mermaid flowchart."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON document on stdout."),
+    as_json: AsJson = False,
 ) -> None:
     """Follow a drafter's parents to the root: runs, digests, verifiers, corpora, code.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from harness import render
+from harness.commands.options import AsJson
 from harness.config.load import load_config
 from harness.config.policy import Policy
 from harness.settings import load_settings
@@ -29,7 +30,7 @@ def main(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a gate.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask only, change nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Makes the best of the given drafters champion, if it passes every gate of the policy."""
     settings, gates = load_settings(), load_config(Policy, policy, overrides or ())

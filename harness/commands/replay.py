@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eval.result import ALL
+from harness.commands.options import AsJson, Drafters, OptionalVerifier, Prompts
 from harness.commands.replaying import replay_drafters
 from harness.config.load import load_config
 from harness.config.replay import ReplayConfig
@@ -23,34 +24,22 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _MOST_SHOWN = 3
 """Drafters whose breakdowns are on the screen; those of all are in the page."""
 
-_Drafters = Annotated[
-    list[str] | None,
-    typer.Option(help="PATH, run:<id>[@<epoch>], models:/<name>@<alias> or hf:<org>/<repo>."),
-]
-_Verifier = Annotated[
-    str | None, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
-]
 _Corpus = Annotated[str | None, typer.Option(help="A folder of harness data extract.")]
-_Prompts = Annotated[
-    str | None,
-    typer.Option(help="JSONL file, package:<name>, hf:<org>/<set>, or a benchmark folder."),
-]
 _K = Annotated[int | None, typer.Option(help="Tokens proposed per draft, 1 to 16.")]
 _Set = Annotated[list[str] | None, typer.Option("--set", help="A key of the YAML: max_tokens=64.")]
-_Json = Annotated[bool, typer.Option("--json", help="The result document on stdout.")]
 
 
 @app.command()
 def replay(
     *,
     config: Annotated[Path | None, typer.Argument(help="replay.yaml; flags win over it.")] = None,
-    drafter: _Drafters = None,
-    verifier: _Verifier = None,
+    drafter: Drafters = None,
+    verifier: OptionalVerifier = None,
     corpus: _Corpus = None,
-    prompts: _Prompts = None,
+    prompts: Prompts = None,
     k: _K = None,
     overrides: _Set = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replays drafters over what the verifier said: what a server would accept, without one.
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.options import AsJson, OptionalVerifier
 from harness.config.load import load_config
 from harness.config.train import TrainConfig
 from harness.errors import ConfigError
@@ -20,9 +21,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _RUN_PREFIX = "run:"
 
-_Verifier = Annotated[
-    str | None, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
-]
 _Corpus = Annotated[str | None, typer.Option(help="What `harness data extract` wrote.")]
 _Parent = Annotated[
     str | None, typer.Option(help="PATH, run:<id>[@<epoch>], models:/<name>@<alias> or hf:...")
@@ -40,14 +38,13 @@ _New = Annotated[bool, typer.Option("--new", help="Do not go on with an interrup
 _Reuse = Annotated[
     bool, typer.Option("--reuse", help="Take an equal training that is finished already.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
 
 
 @app.command()
 def train(
     *,
     config: Annotated[Path | None, typer.Argument(help="train.yaml; flags win over it.")] = None,
-    verifier: _Verifier = None,
+    verifier: OptionalVerifier = None,
     corpus: _Corpus = None,
     finetune_from: _Parent = None,
     allow_fresh: _Fresh = None,
@@ -57,7 +54,7 @@ def train(
     resume: _Resume = None,
     new: _New = False,
     reuse: _Reuse = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Trains a drafter; the same command after an interruption goes on where it stopped."""
     settings = load_settings()

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from harness import render
+from harness.commands.options import AsJson
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.settings import load_settings
 
@@ -19,7 +20,7 @@ def group() -> None:
 @app.command()
 def show(
     reference: Annotated[str, typer.Argument(help="A folder, package:<dist> or hf:<org>/<repo>.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Shows the facts that a drafter depends on; nothing of the model is executed."""
     settings = load_settings()

@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from harness.commands.options import AsJson
 from harness.commands.work import DEFAULT_PROMPTS, verifier_reference
 from harness.drafter.checks import Purpose, check_drafter
 from harness.drafter.findings import Report
@@ -56,7 +57,7 @@ def verify(
     num_prompts: int = typer.Option(24, min=1, help="For --replay: how many are asked."),
     max_tokens: int = typer.Option(64, min=2, help="For --replay: answer tokens at most."),
     purpose: Annotated[Purpose, typer.Option("--for", help="What it is to be used for.")] = "serve",
-    as_json: bool = typer.Option(False, "--json", help="One JSON document on stdout."),
+    as_json: AsJson = False,
 ) -> None:
     """Check a drafter against every rule that files can show; exit 4 if it must not be used.
 

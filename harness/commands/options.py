@@ -1,0 +1,21 @@
+"""Options that several commands have, each with one meaning and one help text."""
+
+from typing import Annotated
+
+import typer
+
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(help="PATH, run:<id>[@<epoch>], models:/<name>@<alias> or hf:<org>/<repo>."),
+]
+RequiredVerifier = Annotated[
+    str, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
+]
+OptionalVerifier = Annotated[
+    str | None, typer.Option(help="A folder, package:<distribution> or hf:<org>/<repo>[@rev].")
+]
+Prompts = Annotated[
+    str | None,
+    typer.Option(help="JSONL file, package:<name>, hf:<org>/<set>, or a benchmark folder."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
