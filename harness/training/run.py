@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eval.progress import ProgressFn
-from harness.config.load import Frozen, dump_yaml, flatten
+from harness.config.load import Frozen
 from harness.config.train import TrainConfig
-from harness.digests import write_atomic
 from harness.drafter.checks import require_sound
 from harness.errors import WorkError
 from harness.settings import SHARED_CORES, Settings
@@ -28,13 +27,12 @@ from harness.training.folders import (
     drop_resume_state,
     list_epochs,
 )
+from harness.training.inputs import build_params, log_inputs, name_parts
 from harness.training.messages import Saved
-from harness.training.origin import build_provenance, lineage_tags
 from harness.training.plan import TrainPlan, build_plan, write_job
 from harness.training.recorder import Recorded, Recorder
 from harness.training.replayed import answer_prompts, build_replay, log_gap_figure
 from harness.training.resume import (
-    CONFIG_NAME,
     find_finished,
     find_interrupted,
     require_resumable,
@@ -50,8 +48,6 @@ from harness.training.smoke import (
 from harness.training.supervise import LOG_NAME, Attempt, supervise
 
 _CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-_UNRESOLVED = {"device", "attention", "loss_implementation", "dtype", "num_workers", "name"}
-"""Settled by the child, which says what it took."""
 
 
 class TrainRun(Frozen):
@@ -135,14 +131,14 @@ def run_smoke(plan: TrainPlan, settings: Settings, store: Store, progress: Progr
         WorkError: The training failed.
     """
     small = plan.model_copy(update={"config": smoke_config(plan.config)})
-    name = names.base_run_name(names.KIND_SMOKE, _name_parts(small))
+    name = names.base_run_name(names.KIND_SMOKE, name_parts(small))
     with store.start_run(
         names.KIND_SMOKE, name, experiment=names.EXPERIMENT_TRAIN, tags=_tags(small)
     ) as run:
         folder = run_folder(settings, run.run_id)
         changes = {"max_conversations": NUM_CONVERSATIONS, "is_reloading": True}
         job_path = write_job(small, folder, **changes)
-        _log_inputs(run, small, folder, store)
+        log_inputs(run, small, folder, store)
         recorder = Recorder(run, store, small, _renamed(progress, "smoke"), attempt=1)
         attempt = supervise(job_path, recorder, _environment(small))
         _close_logs(run, folder)
@@ -169,8 +165,8 @@ def _train(
     number = int(earlier.tags.get(names.TAG_ATTEMPT, "1")) + 1 if earlier else 1
     run.set_tags({names.TAG_ATTEMPT: number})
     if earlier is None:
-        _log_inputs(run, plan, folder, store)
-        run.log_params(_params(plan))
+        log_inputs(run, plan, folder, store)
+        run.log_params(build_params(plan))
     is_tested = plan.config.smoke != "auto" or earlier is not None
     probe = None if is_tested else PROBE_STEPS
     job_path = write_job(plan, folder, probe_steps=probe)
@@ -226,7 +222,7 @@ def _open_run(
 ) -> Run:
     if earlier is not None:
         return store.resume_run(earlier.run_id)
-    name = plan.config.name or names.base_run_name(names.KIND_TRAIN, _name_parts(plan))
+    name = plan.config.name or names.base_run_name(names.KIND_TRAIN, name_parts(plan))
     return store.start_run(
         names.KIND_TRAIN,
         name,
@@ -236,53 +232,8 @@ def _open_run(
     )
 
 
-def _name_parts(plan: TrainPlan) -> tuple[str, ...]:
-    return (
-        names.short_reference(plan.config.verifier),
-        f"hd{plan.shape.head_dim}",
-        f"lr{names.short_number(plan.config.lr)}",
-        "finetune" if plan.prepared else "",
-    )
-
-
 def _tags(plan: TrainPlan) -> dict[str, str]:
     return {names.TAG_FINGERPRINT: plan.fingerprint}
-
-
-def _params(plan: TrainPlan) -> dict[str, object]:
-    """Every hyperparameter as it was resolved, the shape over what was asked for."""
-    config = plan.config.model_dump(mode="json", exclude=_UNRESOLVED)
-    facts = {
-        "num_corpus_tokens": plan.corpus.num_tokens,
-        "num_corpus_conversations": plan.corpus.num_conversations,
-        "checkpoint_dtype": "bfloat16",
-    }
-    return flatten(config | plan.shape.model_dump(mode="json") | facts)
-
-
-def _log_inputs(run: Run, plan: TrainPlan, folder: Path, store: Store) -> None:
-    """Configuration, provenance and corpus, before anything is trained."""
-    text = dump_yaml(plan.config)
-    write_atomic(folder / CONFIG_NAME, text)
-    run.log_text(f"config/{CONFIG_NAME}", text)
-    run.log_text("config/drafter.json", json.dumps(plan.draft_config, indent=2))
-    provenance = build_provenance(plan)
-    run.log_text(names.ARTIFACT_PROVENANCE, provenance.model_dump_json(indent=2))
-    run.set_tags(lineage_tags(provenance, store))
-    corpus = plan.corpus
-    run.log_dataset(
-        corpus.dir.name,
-        str(corpus.dir),
-        corpus.digest,
-        "training",
-        {
-            "conversations": corpus.num_conversations,
-            "tokens": corpus.num_tokens,
-            "loss_tokens": corpus.num_loss_tokens,
-        },
-    )
-    if plan.parent and plan.parent.model_id:
-        run.log_model_inputs([plan.parent.model_id])
 
 
 def _close_logs(run: Run, folder: Path) -> None:
