@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,10 +32,8 @@ def load_prompts(path: Path) -> tuple[Prompt, ...]:
     """
     prompts: list[Prompt] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(_read_lines(path), start=1):
-        if not line.strip():
-            continue
-        prompt = _parse(line, f"{path}:{number}")
+    for number, document in read_objects(path, _FORMAT):
+        prompt = _parse(document, f"{path}:{number}")
         if prompt.id in seen:
             raise SpecError(
                 f"{path}:{number}: id {prompt.id!r} was already used in line {seen[prompt.id]}",
@@ -92,6 +90,32 @@ def pick_prompts(
     return tuple(mixed[:limit])
 
 
+def read_objects(path: Path, hint: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of a JSONL file with their line numbers; blank lines are skipped.
+
+    Raises:
+        SpecError: The file is missing or not UTF-8, or a line is no object; `hint` says what one
+            should be.
+    """
+    for number, line in enumerate(_read_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            document: Any = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise SpecError(f"{path}:{number}: not a JSON object: {error}", hint) from error
+        if not isinstance(document, dict):
+            raise SpecError(f"{path}:{number}: expected a JSON object, found {line[:60]!r}", hint)
+        yield number, document
+
+
+def first_problem(error: ValidationError) -> str:
+    """Which key of a prompt is wrong, why, and what was found there."""
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    return f"{key}: {problem['msg']}, found {str(problem['input'])[:60]!r}"
+
+
 def _read_lines(path: Path) -> list[str]:
     if not path.is_file():
         raise SpecError(f"expected a prompts file, found none: {path}", "check the path")
@@ -106,13 +130,7 @@ def _read_lines(path: Path) -> list[str]:
         raise SpecError(f"{path} is not UTF-8 text: {error}", "save it as UTF-8") from error
 
 
-def _parse(line: str, where: str) -> Prompt:
-    try:
-        document: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{where}: not a JSON object: {error}", _FORMAT) from error
-    if not isinstance(document, dict):
-        raise SpecError(f"{where}: expected a JSON object, found {line[:60]!r}", _FORMAT)
+def _parse(document: dict[str, Any], where: str) -> Prompt:
     for key in _ANNOTATIONS:
         document.pop(key, None)
     first = [document.pop("prompt")] if "prompt" in document else None
@@ -126,9 +144,7 @@ def _parse(line: str, where: str) -> Prompt:
     try:
         return Prompt.model_validate(document)
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        raise SpecError(f"{where}: {key}: {problem['msg']}", _FORMAT) from error
+        raise SpecError(f"{where}: {first_problem(error)}", _FORMAT) from error
 
 
 def _turns(document: dict[str, Any]) -> list[Any]:

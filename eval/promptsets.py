@@ -3,8 +3,6 @@
 Where a layout has categories they are kept; every turn is kept.
 """
 
-import gzip
-import json
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from eval.errors import SpecError
-from eval.prompts import load_prompts
+from eval.prompts import first_problem, load_prompts, read_objects
 from eval.spec import Prompt
 
 _HUMAN_EVAL_INTRODUCTION = "Complete the code I provided.\n\n"
@@ -158,17 +156,8 @@ def _read_messages(path: Path) -> tuple[Prompt, ...]:
 
 
 def _rows(path: Path, needed: tuple[str, ...]) -> list[dict[str, Any]]:
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(raw.decode("utf-8").split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise SpecError(f"{path}:{number}: not a JSON object: {error}") from error
-        if not isinstance(row, dict):
-            raise SpecError(f"{path}:{number}: expected a JSON object, found {line[:60]!r}")
+    for number, row in read_objects(path):
         if missing := [key for key in needed if key not in row]:
             raise SpecError(f"{path}:{number}: expected the keys {needed}, missing {missing}")
         rows.append(row)
@@ -181,10 +170,4 @@ def _make(identity: str, category: str, turns: Any, where: str) -> Prompt:
     try:
         return Prompt.model_validate({"id": identity, "category": category, "turns": turns})
     except ValidationError as error:
-        raise SpecError(f"{where}: {identity}: {_first_problem(error)}") from error
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    return f"{key}: {problem['msg']}, found {str(problem['input'])[:60]!r}"
+        raise SpecError(f"{where}: {identity}: {first_problem(error)}") from error
