@@ -15,7 +15,7 @@ from eval.result import (
     categories_of,
 )
 from eval.samples import pair_samples
-from eval.speedup import Bootstrap
+from eval.speedup import Bootstrap, length_interval
 
 _MS = 1e3
 Pairs = Sequence[tuple[PromptSample, PromptSample]]
@@ -134,17 +134,8 @@ def throughput_ratio(pairs: Pairs, bootstrap: Bootstrap) -> Interval:
 
 
 def acceptance_length(samples: Sequence[PromptSample], bootstrap: Bootstrap) -> Interval | None:
-    """1 + sum(accepted) / sum(drafts) over prompts; None when nothing was drafted.
-
-    Source: vLLM v1/spec_decode/metrics.py, 0.32 (bonus token included).
-    """
-    drafted = _drafted(samples)
-    if not drafted:
-        return None
-    return bootstrap.ratio(
-        [counts.num_drafts + counts.num_accepted for _, counts in drafted],
-        [counts.num_drafts for _, counts in drafted],
-    )
+    """1 + sum(accepted) / sum(drafts) over prompts; None when nothing was drafted."""
+    return length_interval([s.acceptance for s in samples if s.acceptance], bootstrap)
 
 
 def emitted_acceptance_length(

@@ -1,6 +1,6 @@
 """Where a drafter is right and where not: by place in the answer, by token, in examples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from eval.draft import DraftModel
 from eval.replayresult import Example, Piece, PositionRow, TokenKind
 from eval.sequences import Row
+from eval.tokentext import Pieces
 from eval.walk import Depths, walk_drafts, walk_row
 
 _PLACES = (8, 16, 32, 64, 128, 256)
@@ -86,9 +87,7 @@ def reach_of_vocab(found: Trace, in_vocab: npt.NDArray[np.bool_], k: int) -> Dep
     return depths
 
 
-def pick_examples(
-    traces: Sequence[Trace], k: int, pieces: Callable[[Sequence[int]], list[str]]
-) -> tuple[Example, ...]:
+def pick_examples(traces: Sequence[Trace], k: int, pieces: Pieces) -> tuple[Example, ...]:
     """The answers of the smallest and of the greatest acceptance length."""
     ranked = sorted(
         ((length, found) for found in traces if (length := _row_length(found, k)) is not None),
@@ -103,9 +102,7 @@ def _row_length(found: Trace, k: int) -> float | None:
     return walk_row(found.row, found.depths, k).emitted_length
 
 
-def _build_example(
-    found: Trace, length: float, k: int, pieces: Callable[[Sequence[int]], list[str]]
-) -> Example:
+def _build_example(found: Trace, length: float, k: int, pieces: Pieces) -> Example:
     row = found.row
     kinds: list[TokenKind] = []
     ids: list[int] = []

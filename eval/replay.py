@@ -26,9 +26,10 @@ from eval.replayresult import (
     PromptReplay,
     ReplayRow,
 )
-from eval.result import ALL, Interval
+from eval.result import ALL
 from eval.sequences import Row, build_batches
-from eval.speedup import Bootstrap
+from eval.speedup import Bootstrap, length_interval
+from eval.tokentext import Pieces
 from eval.unroll import count_right
 from eval.verifier import VerifierParts
 from eval.walk import count_everywhere, sum_walks, walk_row
@@ -79,7 +80,7 @@ def replay_drafter(
     *,
     name: str,
     digest: str | None = None,
-    pieces: Callable[[Sequence[int]], list[str]] | None = None,
+    pieces: Pieces | None = None,
     budget_tokens: int = DEFAULT_BUDGET_TOKENS,
     progress: Callable[[int, int], None] | None = None,
 ) -> DrafterReplay:
@@ -167,7 +168,7 @@ def _by_prompt(traces: Sequence[Trace], model: DraftModel, k: int) -> list[Promp
             walks=tuple(
                 sum_walks([walk_row(t.row, t.depths, at) for t in own]) for at in range(1, k + 1)
             ),
-            everywhere=_sum_counts(count_everywhere(t.row, t.depths, k) for t in own),
+            everywhere=sum((count_everywhere(t.row, t.depths, k) for t in own), AcceptanceCounts()),
             ceiling=sum_walks([walk_row(t.row, reach_of_vocab(t, in_vocab, k), k) for t in own]),
         )
         for prompt_id, own in sorted(grouped.items())
@@ -181,7 +182,7 @@ def _build_row(
     counts = sum_walks(walks).acceptance
     counts.require_consistent()
     everywhere = [_cut(prompt.everywhere, k) for prompt in prompts]
-    whole = _sum_counts(everywhere)
+    whole = sum(everywhere, AcceptanceCounts())
     ceiling = sum_walks([prompt.ceiling for prompt in prompts])
     drafted = [walk for walk in walks if walk.acceptance.num_drafts]
     return ReplayRow(
@@ -189,32 +190,19 @@ def _build_row(
         category=category,
         num_prompts=len(prompts),
         acceptance=counts,
-        acceptance_length=_length([walk.acceptance for walk in walks], bootstrap),
-        acceptance_length_emitted=_ratio(
+        acceptance_length=length_interval([walk.acceptance for walk in walks], bootstrap),
+        acceptance_length_emitted=bootstrap.ratio(
             [walk.num_emitted for walk in drafted],
             [walk.acceptance.num_drafts for walk in drafted],
-            bootstrap,
-        ),
+        )
+        if drafted
+        else None,
         acceptance_rate_at=counts.acceptance_rate_at if counts.num_drafts else (),
         everywhere=whole,
-        everywhere_length=_length(everywhere, bootstrap),
+        everywhere_length=length_interval(everywhere, bootstrap),
         everywhere_rate_at=whole.acceptance_rate_at if whole.num_drafts else (),
         ceiling=ceiling.emitted_length if k == largest else None,
     )
-
-
-def _length(counts: Sequence[AcceptanceCounts], bootstrap: Bootstrap) -> Interval | None:
-    drafted = [one for one in counts if one.num_drafts]
-    return _ratio(
-        [one.num_drafts + one.num_accepted for one in drafted],
-        [one.num_drafts for one in drafted],
-        bootstrap,
-    )
-
-
-def _ratio(tops: Sequence[int], drafts: Sequence[int], bootstrap: Bootstrap) -> Interval | None:
-    """Pooled, over prompts that drafted: a resample of others alone would have no ratio."""
-    return bootstrap.ratio(tops, drafts) if drafts else None
 
 
 def _cut(counts: AcceptanceCounts, k: int) -> AcceptanceCounts:
@@ -226,10 +214,3 @@ def _cut(counts: AcceptanceCounts, k: int) -> AcceptanceCounts:
         num_accepted=sum(at),
         accepted_at=at,
     )
-
-
-def _sum_counts(counts: Iterable[AcceptanceCounts]) -> AcceptanceCounts:
-    total = AcceptanceCounts()
-    for one in counts:
-        total += one
-    return total

@@ -4,12 +4,13 @@ Tokens of one answer are not independent of one another, answers to different pr
 prompts are resampled, and a prompt's baseline and drafter times always together (paired).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from eval.counters import AcceptanceCounts
 from eval.result import Interval
 from eval.spec import Frozen
 
@@ -71,6 +72,21 @@ class Bootstrap(Frozen):
             rng=np.random.default_rng(_SEED),
         ).confidence_interval
         return Interval(value=value, low=float(found.low), high=float(found.high))
+
+
+def length_interval(counts: Iterable[AcceptanceCounts], bootstrap: Bootstrap) -> Interval | None:
+    """1 + sum(accepted) / sum(drafts), one entry a prompt; None when nothing was drafted.
+
+    Over prompts that drafted: a resample of others alone would have no ratio.
+    Source: vLLM v1/spec_decode/metrics.py, 0.32 (bonus token included).
+    """
+    drafted = [one for one in counts if one.num_drafts]
+    if not drafted:
+        return None
+    return bootstrap.ratio(
+        [one.num_drafts + one.num_accepted for one in drafted],
+        [one.num_drafts for one in drafted],
+    )
 
 
 def load_statistics() -> Any:

@@ -84,7 +84,7 @@ def count_everywhere(row: Row, depths: Depths, k: int) -> AcceptanceCounts:
 
 def sum_walks(walks: Sequence[Walk]) -> Walk:
     """All counts together."""
-    total = AcceptanceCounts()
-    for walk in walks:
-        total += walk.acceptance
-    return Walk(acceptance=total, num_emitted=sum(walk.num_emitted for walk in walks))
+    return Walk(
+        acceptance=sum((walk.acceptance for walk in walks), AcceptanceCounts()),
+        num_emitted=sum(walk.num_emitted for walk in walks),
+    )
