@@ -57,7 +57,6 @@ class DraftModel:
         self.facts = facts
         self.device = torch.device(device)
         self.dtype = dtype
-        self.has_own_embed = "embed_tokens.weight" in tensors
         own = dict(tensors)
         own.setdefault("embed_tokens.weight", verifier_embed)
         if facts.draft_vocab_size == facts.vocab_size:
