@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
+from fakes.drafts import build_facts, random_tensors
 
 from eval.draft import DraftModel
-from eval.facts import DraftFacts
 from eval.replay import replay_drafter
 from eval.replayresult import DrafterReplay, GreedyCheck, ReplayResult
 from eval.sequences import Row, Span
@@ -23,46 +23,11 @@ FEW = Bootstrap(num_resamples=100)
 @cache
 def one_token_drafter(token: int = KNOWN) -> DraftModel:
     """Proposes `token` whatever it sees."""
-    facts = DraftFacts(
-        hidden_size=HIDDEN,
-        target_hidden_size=HIDDEN,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=4,
-        num_aux=NUM_AUX,
-        aux_layer_ids=(1, 2, 3),
-        vocab_size=VOCAB,
-        draft_vocab_size=1,
-        norm_before_residual=True,
-        norm_before_fc=False,
-        norm_output=False,
-        fc_norm=False,
-        rms_norm_eps=1e-5,
-        hidden_act="silu",
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        max_position_embeddings=128,
-        windows=(None,),
+    facts = build_facts(
+        hidden_size=HIDDEN, num_heads=2, num_kv_heads=1, head_dim=4, draft_vocab_size=1
     )
     random = torch.Generator().manual_seed(0)
-    attention, mlp = "layers.0.self_attn.", "layers.0.mlp."
-    shapes = {
-        "fc.weight": (HIDDEN, NUM_AUX * HIDDEN),
-        "lm_head.weight": (1, HIDDEN),
-        f"{attention}q_proj.weight": (8, 2 * HIDDEN),
-        f"{attention}k_proj.weight": (4, 2 * HIDDEN),
-        f"{attention}v_proj.weight": (4, 2 * HIDDEN),
-        f"{attention}o_proj.weight": (HIDDEN, 8),
-        f"{mlp}gate_proj.weight": (16, HIDDEN),
-        f"{mlp}up_proj.weight": (16, HIDDEN),
-        f"{mlp}down_proj.weight": (HIDDEN, 16),
-        "norm.weight": (HIDDEN,),
-        "layers.0.input_layernorm.weight": (HIDDEN,),
-        "layers.0.hidden_norm.weight": (HIDDEN,),
-        "layers.0.post_attention_layernorm.weight": (HIDDEN,),
-    }
-    tensors = {name: torch.randn(*shape, generator=random) for name, shape in shapes.items()}
-    tensors["d2t"] = torch.tensor([token])
+    tensors = {**random_tensors(facts, random), "d2t": torch.tensor([token])}
     embed = torch.randn(VOCAB, HIDDEN, generator=random)
     return DraftModel(facts, tensors, verifier_embed=embed, verifier_head=embed)
 
@@ -73,7 +38,8 @@ def answer_row(
     """Two prompt tokens, one answer, and what the verifier would have gone on with."""
     token_ids = (0, 1, *answer, *beyond)
     num_states = len(token_ids) - len(beyond)
-    states = torch.randn(num_states, NUM_AUX + 1, HIDDEN)
+    random = torch.Generator().manual_seed(num_states)
+    states = torch.randn(num_states, NUM_AUX + 1, HIDDEN, generator=random)
     for index in range(num_states - 1):
         states[index, -1] = torch.eye(VOCAB, HIDDEN)[token_ids[index + 1]]
     return Row(

@@ -6,6 +6,7 @@ So the arithmetic that the answers were made in fits perfectly, and any other on
 from collections.abc import Sequence
 
 import torch
+from fakes.drafts import build_facts, random_tensors
 from torch import Tensor
 
 from eval.draft import DraftModel
@@ -19,26 +20,16 @@ HIDDEN, VOCAB, NUM_LAYERS = 16, 40, 8
 LAYER_IDS = (0, 1, 2, 3, 4, 5, 6, 7, 8)
 NUM_PROMPTS, NUM_TOKENS = 12, 40
 
-TRUE_FACTS = DraftFacts(
+TRUE_FACTS = build_facts(
     hidden_size=HIDDEN,
-    target_hidden_size=HIDDEN,
-    num_layers=1,
     num_heads=2,
     num_kv_heads=1,
     head_dim=8,
-    num_aux=3,
     aux_layer_ids=(2, 4, 6),
     vocab_size=VOCAB,
     draft_vocab_size=VOCAB,
-    norm_before_residual=True,
-    norm_before_fc=False,
     norm_output=True,
-    fc_norm=False,
-    rms_norm_eps=1e-5,
-    hidden_act="silu",
     rope_parameters={"rope_type": "default", "rope_theta": 100.0},
-    max_position_embeddings=128,
-    windows=(None,),
 )
 
 
@@ -48,7 +39,7 @@ class SelfAgreeing:
     def __init__(self, facts: DraftFacts = TRUE_FACTS) -> None:
         random = torch.Generator().manual_seed(0)
         self.embed = torch.randn(VOCAB, HIDDEN, generator=random)
-        self.tensors = _tensors(random)
+        self.tensors = random_tensors(facts, random, scale=2, gain_spread=0)
         head = self.tensors["lm_head.weight"]
         self.parts = VerifierParts(self.embed, head, torch.ones(HIDDEN), 1e-12)
         rows = [_row(number, random) for number in range(NUM_PROMPTS)]
@@ -83,25 +74,3 @@ def _row(number: int, random: torch.Generator) -> Row:
     # Layers next to one another are alike, as in a real verifier.
     states = torch.randn(NUM_TOKENS, len(LAYER_IDS) + 1, HIDDEN, generator=random).cumsum(1)
     return Row(str(number), "chat", tuple(tokens), (Span(1, NUM_TOKENS),), lambda: states)
-
-
-def _tensors(random: torch.Generator) -> dict[str, Tensor]:
-    attention, mlp = "layers.0.self_attn.", "layers.0.mlp."
-    shapes = {
-        "fc.weight": (HIDDEN, 3 * HIDDEN),
-        "lm_head.weight": (VOCAB, HIDDEN),
-        f"{attention}q_proj.weight": (16, 2 * HIDDEN),
-        f"{attention}k_proj.weight": (8, 2 * HIDDEN),
-        f"{attention}v_proj.weight": (8, 2 * HIDDEN),
-        f"{attention}o_proj.weight": (HIDDEN, 16),
-        f"{mlp}gate_proj.weight": (32, HIDDEN),
-        f"{mlp}up_proj.weight": (32, HIDDEN),
-        f"{mlp}down_proj.weight": (HIDDEN, 32),
-    }
-    found = {name: 0.4 * torch.randn(*shape, generator=random) for name, shape in shapes.items()}
-    norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-    return (
-        found
-        | {f"layers.0.{name}.weight": torch.ones(HIDDEN) for name in norms}
-        | {"norm.weight": torch.ones(HIDDEN)}
-    )

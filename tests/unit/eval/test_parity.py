@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.drafts import build_facts, random_tensors
 from fakes.measurements import make_result, make_spec
 from fakes.tiny_corpus import (
     AUX_LAYER_IDS,
@@ -21,13 +22,22 @@ from eval.answers import Answer, Speculation
 from eval.cells import Cell, CellKey
 from eval.counters import count_answers
 from eval.errors import SpecError
-from eval.facts import DraftFacts, VerifierFacts
+from eval.facts import VerifierFacts
 from eval.parity import check_parity, served_dtype
 from eval.parityresult import ParityReport
 from eval.report import render_html
 from eval.result import BenchResult
 from eval.spec import DrafterSpec, Sampling, ServerSpec
 
+FACTS = build_facts(
+    hidden_size=HIDDEN,
+    num_heads=HEADS,
+    num_kv_heads=HEADS,
+    head_dim=HIDDEN // HEADS,
+    aux_layer_ids=AUX_LAYER_IDS,
+    vocab_size=VOCAB,
+    norm_output=True,
+)
 PROMPT = (5, 6, 7)
 CASES = {
     "a mistake in between": ((0, 0, 9, 0, 0, 0), (0, 1, 0, 1)),
@@ -54,48 +64,10 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its head is zero, so its first draft id wins, which is token 0."""
     folder = tmp_path_factory.mktemp("drafter")
     (folder / "config.json").write_text("{}")
-    head_dim = HIDDEN // HEADS
-    shapes = {
-        "fc.weight": (HIDDEN, len(AUX_LAYER_IDS) * HIDDEN),
-        "layers.0.hidden_norm.weight": (HIDDEN,),
-        "layers.0.input_layernorm.weight": (HIDDEN,),
-        "layers.0.post_attention_layernorm.weight": (HIDDEN,),
-        "layers.0.self_attn.o_proj.weight": (HIDDEN, HEADS * head_dim),
-        **{f"layers.0.self_attn.{n}_proj.weight": (HEADS * head_dim, 2 * HIDDEN) for n in "qkv"},
-        "layers.0.mlp.gate_proj.weight": (8, HIDDEN),
-        "layers.0.mlp.up_proj.weight": (8, HIDDEN),
-        "layers.0.mlp.down_proj.weight": (HIDDEN, 8),
-        "norm.weight": (HIDDEN,),
-        "lm_head.weight": (4, HIDDEN),
-    }
-    tensors = {name: torch.rand(shape) for name, shape in shapes.items()}
-    tensors["lm_head.weight"] = torch.zeros(shapes["lm_head.weight"])
-    tensors["d2t"] = torch.zeros(4, dtype=torch.int64)
+    tensors = random_tensors(FACTS, torch.Generator().manual_seed(0))
+    tensors["lm_head.weight"] = torch.zeros_like(tensors["lm_head.weight"])
     save_file(tensors, folder / "model.safetensors")
     return folder
-
-
-FACTS = DraftFacts(
-    hidden_size=HIDDEN,
-    target_hidden_size=HIDDEN,
-    num_layers=1,
-    num_heads=HEADS,
-    num_kv_heads=HEADS,
-    head_dim=HIDDEN // HEADS,
-    num_aux=len(AUX_LAYER_IDS),
-    aux_layer_ids=AUX_LAYER_IDS,
-    vocab_size=VOCAB,
-    draft_vocab_size=4,
-    norm_before_residual=True,
-    norm_before_fc=False,
-    norm_output=True,
-    fc_norm=False,
-    rms_norm_eps=1e-5,
-    hidden_act="silu",
-    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-    max_position_embeddings=128,
-    windows=(None,),
-)
 
 
 def build_answer(name: str, said: tuple[int, ...], histogram: tuple[int, ...]) -> Answer:

@@ -1,10 +1,10 @@
 """K steps of a packed batch at once against the plain procedure: one entry, one token at a time."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
+from fakes.drafts import build_facts, random_tensors
 from torch import Tensor
 
 from eval.draft import DraftModel
@@ -13,75 +13,21 @@ from eval.facts import DraftFacts
 from eval.sequences import Row, Span, build_batches, spans_of
 from eval.unroll import count_right
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, MLP, NUM_AUX = 16, 4, 2, 6, 24, 3
-VOCAB, DRAFT_VOCAB, K = 7, 4, 4
+K = 4
+FACTS = build_facts()
 
 
-def build_facts(**changes: Any) -> DraftFacts:
-    values: dict[str, Any] = {
-        "hidden_size": HIDDEN,
-        "target_hidden_size": HIDDEN,
-        "num_layers": 1,
-        "num_heads": HEADS,
-        "num_kv_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
-        "num_aux": NUM_AUX,
-        "aux_layer_ids": (1, 2, 3),
-        "vocab_size": VOCAB,
-        "draft_vocab_size": DRAFT_VOCAB,
-        "norm_before_residual": True,
-        "norm_before_fc": False,
-        "norm_output": False,
-        "fc_norm": False,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "max_position_embeddings": 128,
-        "windows": (None,),
-    }
-    values |= changes
-    values["windows"] = (values["windows"] * values["num_layers"])[: values["num_layers"]]
-    return DraftFacts(**values)
-
-
-def build_model(facts: DraftFacts, seed: int = 0) -> DraftModel:
-    random = torch.Generator().manual_seed(seed)
-
-    def weights(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=random) / math.sqrt(shape[-1])
-
-    def gains(size: int) -> Tensor:
-        return 1 + 0.3 * torch.randn(size, generator=random)
-
-    tensors = {
-        "fc.weight": weights(HIDDEN, NUM_AUX * HIDDEN),
-        "norm.weight": gains(HIDDEN),
-        "lm_head.weight": weights(facts.draft_vocab_size, HIDDEN),
-        "d2t": torch.tensor([0, 1, 1, 3])[: facts.draft_vocab_size],
-        "input_norm.weight": gains(NUM_AUX * HIDDEN),
-        **{f"fc_norm.{i}.weight": gains(HIDDEN) for i in range(NUM_AUX)},
-    }
-    for layer in range(facts.num_layers):
-        prefix, width = f"layers.{layer}.", HIDDEN * (2 if layer == 0 else 1)
-        for letter, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
-            tensors[f"{prefix}self_attn.{letter}_proj.weight"] = weights(heads * HEAD_DIM, width)
-            tensors[f"{prefix}self_attn.{letter}_norm.weight"] = gains(HEAD_DIM)
-        tensors[f"{prefix}self_attn.o_proj.weight"] = weights(HIDDEN, HEADS * HEAD_DIM)
-        tensors[f"{prefix}mlp.gate_proj.weight"] = weights(MLP, HIDDEN)
-        tensors[f"{prefix}mlp.up_proj.weight"] = weights(MLP, HIDDEN)
-        tensors[f"{prefix}mlp.down_proj.weight"] = weights(HIDDEN, MLP)
-        for norm in ("input_layernorm", "post_attention_layernorm", "hidden_norm"):
-            tensors[f"{prefix}{norm}.weight"] = gains(HIDDEN)
-    if facts.draft_vocab_size == facts.vocab_size:
-        del tensors["d2t"]
-    embed = torch.randn(VOCAB, HIDDEN, generator=random)
+def build_model(facts: DraftFacts) -> DraftModel:
+    random = torch.Generator().manual_seed(0)
+    tensors = random_tensors(facts, random)
+    embed = torch.randn(facts.vocab_size, facts.hidden_size, generator=random)
     return DraftModel(facts, tensors, verifier_embed=embed, verifier_head=embed)
 
 
 def build_row(name: str, length: int, prompt: int, num_beyond: int = 0) -> Row:
     random = torch.Generator().manual_seed(length)
-    ids = torch.randint(VOCAB, (length + num_beyond,), generator=random).tolist()
-    states = torch.randn(length, NUM_AUX + 1, HIDDEN, generator=random)
+    ids = torch.randint(FACTS.vocab_size, (length + num_beyond,), generator=random).tolist()
+    states = torch.randn(length, FACTS.num_aux + 1, FACTS.hidden_size, generator=random)
     return Row(name, "all", tuple(ids), (Span(prompt, length),), lambda: states, num_beyond)
 
 
@@ -101,7 +47,7 @@ def propose_plainly(model: DraftModel, row: Row, entry: int) -> list[int]:
                 seen = own[None, :] <= own[:, None]
                 if facts.windows[layer] is not None:
                     seen &= own[None, :] > own[:, None] - facts.windows[layer]
-                groups = HEADS // KV_HEADS
+                groups = facts.num_heads // facts.num_kv_heads
                 return torch.nn.functional.scaled_dot_product_attention(
                     queries.transpose(1, 2),
                     keys.transpose(1, 2).repeat_interleave(groups, 1),
@@ -121,7 +67,7 @@ def propose_plainly(model: DraftModel, row: Row, entry: int) -> list[int]:
 VARIANTS: dict[str, dict[str, Any]] = {
     "as usual": {},
     "two layers": {"num_layers": 2},
-    "whole vocabulary": {"draft_vocab_size": VOCAB},
+    "whole vocabulary": {"draft_vocab_size": FACTS.vocab_size},
     "qwen3": {"kind": "qwen3"},
     "norms": {"norm_before_fc": True, "norm_output": True, "norm_before_residual": False},
     "norm by aux state": {"fc_norm": True, "norm_output": True},
