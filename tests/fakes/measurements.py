@@ -26,37 +26,48 @@ def make_spec(**changes: object) -> BenchSpec:
     return BenchSpec.model_validate(values | changes)
 
 
+def make_answer(
+    prompt_id: str,
+    said: tuple[int, ...],
+    histogram: tuple[int, ...] = (),
+    *,
+    prompt: tuple[int, ...] = (0, 1, 2, 3, 4),
+    category: str = "chat",
+    tpot_s: float = 0.1,
+) -> Answer:
+    """What a server said to one turn; the histogram is of drafts of 3 by accepted tokens."""
+    steps = sum(histogram)
+    speculation = Speculation(
+        acceptance_histogram=histogram,
+        num_spec_steps=steps,
+        num_accepted_draft_tokens=sum(j * n for j, n in enumerate(histogram)),
+        num_draft_tokens=3 * steps,
+    )
+    return Answer(
+        prompt_id=prompt_id,
+        category=category,
+        turn=0,
+        text="",
+        token_ids=said,
+        prompt_token_ids=prompt,
+        num_prompt_tokens=len(prompt),
+        num_tokens=len(said),
+        finish_reason="length",
+        sent_s=0.0,
+        ttft_s=0.1,
+        latency_s=0.1 + (len(said) - 1) * tpot_s,
+        speculation=speculation if steps else None,
+    )
+
+
 def make_cell(
     arm: str, session: str, tpot_s: float, histogram: tuple[int, ...] = (), foreign: float = 0.0
 ) -> Cell:
-    answers = []
-    for prompt in PROMPTS:
-        speculation = None
-        if histogram:
-            steps = sum(histogram)
-            accepted = sum(j * n for j, n in enumerate(histogram))
-            speculation = Speculation(
-                acceptance_histogram=histogram,
-                num_spec_steps=steps,
-                num_accepted_draft_tokens=accepted,
-                num_draft_tokens=3 * steps,
-            )
-        answers.append(
-            Answer(
-                prompt_id=prompt.id,
-                category=prompt.category,
-                turn=0,
-                text="",
-                token_ids=tuple(range(21)),
-                num_prompt_tokens=5,
-                num_tokens=21,
-                finish_reason="length",
-                sent_s=0.0,
-                ttft_s=0.1,
-                latency_s=0.1 + 20 * tpot_s,
-                speculation=speculation,
-            )
-        )
+    said = tuple(range(21))
+    answers = [
+        make_answer(prompt.id, said, histogram, category=prompt.category, tpot_s=tpot_s)
+        for prompt in PROMPTS
+    ]
     return Cell(
         key=CellKey(session=session, arm=arm, k=3 if histogram else None, concurrency=1, block=0),
         answers=tuple(answers),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.drafts import build_facts, random_tensors
-from fakes.measurements import make_result, make_spec
+from fakes.measurements import make_answer, make_result, make_spec
 from fakes.tiny_corpus import (
     AUX_LAYER_IDS,
     HEADS,
@@ -18,7 +18,7 @@ from fakes.tiny_corpus import (
 )
 from safetensors.torch import load_file, save_file
 
-from eval.answers import Answer, Speculation
+from eval.answers import Answer
 from eval.cells import Cell, CellKey
 from eval.counters import count_answers
 from eval.errors import SpecError
@@ -71,29 +71,7 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build_answer(name: str, said: tuple[int, ...], histogram: tuple[int, ...]) -> Answer:
-    steps = sum(histogram)
-    accepted = sum(j * n for j, n in enumerate(histogram))
-    speculation = Speculation(
-        acceptance_histogram=histogram,
-        num_spec_steps=steps,
-        num_accepted_draft_tokens=accepted,
-        num_draft_tokens=3 * steps,
-    )
-    return Answer(
-        prompt_id=name,
-        category="chat",
-        turn=0,
-        text="",
-        token_ids=said,
-        prompt_token_ids=PROMPT,
-        num_prompt_tokens=len(PROMPT),
-        num_tokens=len(said),
-        finish_reason="length",
-        sent_s=0.0,
-        ttft_s=0.1,
-        latency_s=1.0,
-        speculation=speculation if steps else None,
-    )
+    return make_answer(name, said, histogram, prompt=PROMPT)
 
 
 def build_cell(answers: list[Answer], arm: str = "a", k: int | None = 3, block: int = 0) -> Cell:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.measurements import make_answer
 from fakes.tiny_corpus import (
     AUX_LAYER_IDS,
     HIDDEN,
@@ -20,7 +21,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from eval import transcripts
-from eval.answers import Answer
 from eval.errors import SpecError
 from eval.facts import VerifierFacts
 from eval.greedy import GreedyVerifier
@@ -218,28 +218,11 @@ def test_a_prompt_that_leaves_no_room_is_named(
         record(verifier, tmp_path / "long")
 
 
-def build_answer(said: tuple[int, ...], prompt: tuple[int, ...]) -> Answer:
-    return Answer(
-        prompt_id="a",
-        category="chat",
-        turn=0,
-        text="",
-        token_ids=said,
-        prompt_token_ids=prompt,
-        num_prompt_tokens=len(prompt),
-        num_tokens=len(said),
-        finish_reason="length",
-        sent_s=0.0,
-        ttft_s=0.1,
-        latency_s=1.0,
-    )
-
-
 def test_answers_of_a_server_are_kept_as_they_are_and_gone_on_with(
     verifier: VerifierFacts, recorded: TranscriptSet, tmp_path: Path
 ) -> None:
     whole = [t.token_ids for t in recorded.transcripts]
-    answers = [build_answer(ids[-5:], ids[:-5]) for ids in whole]
+    answers = [make_answer("a", ids[-5:], prompt=ids[:-5]) for ids in whole]
     found = record_answers(
         verifier,
         answers,
@@ -257,7 +240,7 @@ def test_an_answer_without_token_ids_is_refused(verifier: VerifierFacts, tmp_pat
     with pytest.raises(SpecError, match="a turn 0: expected the token ids"):
         record_answers(
             verifier,
-            [build_answer((), (1, 2))],
+            [make_answer("a", (), prompt=(1, 2))],
             tmp_path,
             num_beyond=0,
             aux_layer_ids=AUX_LAYER_IDS,
