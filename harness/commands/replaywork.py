@@ -131,7 +131,7 @@ def _replay(
         environment={**_conditions(plan), "device": arithmetic.device, **describe_machine()},
         num_sequences=len(first.rows),
         num_tokens=sum(len(row.token_ids) - row.num_beyond for row in first.rows),
-        num_answer_tokens=sum(end - begin for row in first.rows for begin, end in row.spans),
+        num_answer_tokens=sum(row.num_answer_tokens for row in first.rows),
         is_past_end_known=all(row.num_beyond >= plan.config.k - 1 for row in first.rows),
         greedy=greedy,
         drafters=tuple(drafters),

@@ -1,23 +1,20 @@
 """Proof of a checkpoint of ours: does its file compute what its training measured?"""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from eval.agreement import Agreement, check_agreement, spread
+from eval.agreement import Agreement, check_agreement
 from eval.draft import DraftModel
 from eval.facts import VerifierFacts
 from eval.scoring import Subject
-from eval.sequences import Row
 from eval.states import StatesCheck, check_states
 from harness.corpus.hidden_states import Corpus
-from harness.corpus.rows import read_rows
+from harness.corpus.rows import read_validation_rows
 from harness.drafter.findings import Finding
 from harness.errors import HarnessError
 from harness.tracking import names
 from harness.tracking.records import Checkpoint, RunSummary
 
 _RULE = "trained"
-_PREFIX = "val/full_acc_"
 _MOST_TOKENS = 20_000
 """Answer tokens of the validation rows that are replayed at most."""
 
@@ -40,7 +37,7 @@ def check_against_training(
         EvalError: The corpus' files are damaged, or the verifier does not load here.
     """
     trained: list[float] = []
-    while (key := f"{_PREFIX}{len(trained)}") in checkpoint.metrics:
+    while (key := names.METRIC_VAL_ACC.format(step=len(trained))) in checkpoint.metrics:
         trained.append(checkpoint.metrics[key])
     if not trained:
         return [_unchecked("the trainer's accuracies", "none recorded with this checkpoint")]
@@ -51,17 +48,15 @@ def check_against_training(
     ids = corpus.aux_layer_ids
     if ids != subject.facts.aux_layer_ids:
         return [_wrong_layers(ids, subject.facts.aux_layer_ids)]
-    first = int(corpus.num_rows * (1 - float(run.params["val_ratio"])))
-    # The trainer drops a token of each row before it cuts.
-    every = read_rows(corpus, first, int(run.params["total_seq_len"]) + 1)
-    rows = spread(every, _MOST_TOKENS)
+    val_ratio, seq_length = float(run.params["val_ratio"]), int(run.params["total_seq_len"])
+    rows, share = read_validation_rows(corpus, val_ratio, seq_length, _MOST_TOKENS)
     found = check_agreement(
         DraftModel.beside(subject.facts, subject.tensors, subject.parts),
         subject.parts,
         rows,
         trained,
         dtype=run.params.get("dtype", "bfloat16"),
-        share_replayed=_num_tokens(rows) / max(1, _num_tokens(every)),
+        share_replayed=share,
     )
     states = check_states(rows, verifier, ids, dtype=corpus.dtype)
     return [_judged(found, checkpoint), *_judged_states(states)]
@@ -74,10 +69,6 @@ def _load_corpus(run: RunSummary) -> Corpus:
     if corpus.digest != recorded:
         raise LookupError(f"{source} has digest {corpus.digest[:16]}, not {recorded[:16]} any more")
     return corpus
-
-
-def _num_tokens(rows: Sequence[Row]) -> int:
-    return sum(span.end - span.begin for row in rows for span in row.spans)
 
 
 def _judged(found: Agreement, checkpoint: Checkpoint) -> Finding:

@@ -102,6 +102,10 @@ class Corpus(Frozen):
             dtype=manifest.config["dtype"],
         )
 
+    def num_train_rows(self, val_ratio: float) -> int:
+        """Rows, the first ones, that a training with this `val_ratio` trains on."""
+        return int(self.num_rows * (1 - val_ratio))
+
     def require_verifier(self, verifier: Verifier, digest: str) -> None:
         """Refuses to be used beside a verifier whose hidden states these are not.
 

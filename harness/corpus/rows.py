@@ -1,6 +1,7 @@
 """A finished corpus as a replay reads it: one row a conversation, its states read when needed."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import torch
@@ -8,6 +9,7 @@ from pyarrow import ipc
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from eval.agreement import spread
 from eval.errors import SpecError
 from eval.result import ALL
 from eval.sequences import Row, spans_of
@@ -37,6 +39,33 @@ def read_rows(corpus: Corpus, first: int = 0, seq_length: int | None = None) -> 
             )
         )
     return rows
+
+
+class ValidationRows(NamedTuple):
+    """Rows that stand for all that a training validates on."""
+
+    rows: list[Row]
+    share: float
+    """Of the answer tokens of all."""
+
+
+def read_validation_rows(
+    corpus: Corpus, val_ratio: float, total_seq_len: int, most_tokens: int
+) -> ValidationRows:
+    """The rows that a training validates on, evenly thinned to about `most_tokens` answer tokens.
+
+    Args:
+        corpus: The corpus of the training.
+        val_ratio: The training's.
+        total_seq_len: The training's.
+        most_tokens: Answer tokens that are wanted at most.
+    """
+    # The trainer drops a token of each row before it cuts.
+    every = read_rows(corpus, corpus.num_train_rows(val_ratio), total_seq_len + 1)
+    rows = spread(every, most_tokens)
+    num_tokens = sum(row.num_answer_tokens for row in every)
+    share = sum(row.num_answer_tokens for row in rows) / max(1, num_tokens)
+    return ValidationRows(rows, share)
 
 
 class _Loader:

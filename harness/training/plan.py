@@ -207,7 +207,7 @@ def _require_trainable(verifier: Verifier) -> None:
 
 
 def _require_validation(config: TrainConfig, corpus: Corpus) -> None:
-    num_train = int(corpus.num_rows * (1 - config.val_ratio))
+    num_train = corpus.num_train_rows(config.val_ratio)
     if not 0 < num_train < corpus.num_rows:
         raise ConfigError(
             f"val_ratio: {config.val_ratio} of {corpus.num_rows} rows leaves {num_train} to train "

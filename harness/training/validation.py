@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from eval.agreement import Agreement, JudgedRow, compare, judge_rows, spread
+from eval.agreement import Agreement, JudgedRow, compare, judge_rows
 from eval.capture import default_device
 from eval.counters import AcceptanceCounts
 from eval.draft import DraftModel, load_tensors
@@ -22,7 +22,7 @@ from eval.unroll import count_right
 from eval.verifier import VerifierParts
 from eval.walk import Depths, count_everywhere, walk_row
 from harness.config.load import Frozen
-from harness.corpus.rows import read_rows
+from harness.corpus.rows import read_validation_rows
 from harness.drafter.arithmetic import draft_facts, verifier_facts
 from harness.drafter.drafter import Drafter
 from harness.errors import CheckError
@@ -86,12 +86,10 @@ class ValidationReplay:
     def __init__(self, plan: TrainPlan, prompt_rows: Sequence[Row] = ()) -> None:
         self._plan = plan
         self._prompt_rows = prompt_rows
-        config, corpus = plan.config, plan.corpus
-        first = int(corpus.num_rows * (1 - config.val_ratio))
-        # The trainer drops a token of each row before it cuts.
-        every = read_rows(corpus, first, config.total_seq_len + 1)
-        self._rows = spread(every, config.replay_tokens)
-        self._share = _num_answer_tokens(self._rows) / max(1, _num_answer_tokens(every))
+        config = plan.config
+        self._rows, self._share = read_validation_rows(
+            plan.corpus, config.val_ratio, config.total_seq_len, config.replay_tokens
+        )
         self._device = pick_device(config.device)
         facts = verifier_facts(plan.verifier, plan.verifier_digest)
         self._parts = VerifierParts.load(facts, torch.float32, self._device)
@@ -207,7 +205,3 @@ def _length(groups: Sequence[Sequence[AcceptanceCounts]]) -> Interval | None:
     if not pairs:
         return None
     return Bootstrap().ratio([top for top, _ in pairs], [num for _, num in pairs])
-
-
-def _num_answer_tokens(rows: Iterable[Row]) -> int:
-    return sum(span.end - span.begin for row in rows for span in row.spans)
