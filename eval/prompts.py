@@ -6,7 +6,6 @@ A name that ends in `.gz` is unpacked.
 """
 
 import gzip
-import hashlib
 import json
 import random
 import zlib
@@ -16,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from eval.digests import digest_json
 from eval.errors import SpecError
 from eval.spec import Prompt
 
@@ -48,9 +48,7 @@ def load_prompts(path: Path) -> tuple[Prompt, ...]:
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:
     """SHA-256 over ids, categories and turns in their order: equal digests, equal questions."""
-    document = [prompt.model_dump(mode="json") for prompt in prompts]
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest_json([prompt.model_dump(mode="json") for prompt in prompts])
 
 
 class HasCategory(Protocol):

@@ -5,7 +5,6 @@ turn, whole or absent, and last of all `transcripts.json`. `eval.transcripts` fi
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from eval.answers import Answer
+from eval.digests import digest_json
 from eval.errors import SpecError
 from eval.files import write_atomic
 from eval.sequences import Row, Span
@@ -75,12 +75,8 @@ class TranscriptSet(Frozen):
     folder: Path
     digest: str
     """Over the plan and every token."""
-    verifier_digest: str
-    prompts_digest: str
-    """Of the prompts, or of the answers' tokens where a server was asked."""
     aux_layer_ids: tuple[int, ...]
     dtype: str
-    num_beyond: int
     hidden_size: int
     transcripts: tuple[Transcript, ...]
     answers_s: float | None = None
@@ -107,12 +103,9 @@ def load_transcripts(folder: Path) -> TranscriptSet:
     plan = index.plan
     return TranscriptSet(
         folder=folder,
-        digest=sha256_of(index.model_dump(mode="json")),
-        verifier_digest=plan.verifier_digest,
-        prompts_digest=plan.source_digest,
+        digest=digest_json(index.model_dump(mode="json")),
         aux_layer_ids=plan.aux_layer_ids,
         dtype=plan.dtype,
-        num_beyond=plan.num_beyond,
         hidden_size=index.hidden_size,
         transcripts=index.transcripts,
     )
@@ -196,12 +189,6 @@ def read_document(path: Path, kind: type[_Document]) -> _Document:
         raise SpecError(f"{path}: expected a document of transcripts: {error}", _AGAIN) from error
 
 
-def sha256_of(document: Any) -> str:
-    """SHA-256 of a JSON document."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def digest_answers(answers: Sequence[Answer]) -> str:
     """SHA-256 over the tokens of prompts and answers.
 
@@ -215,7 +202,7 @@ def digest_answers(answers: Sequence[Answer]) -> str:
                 f"answer, found {len(answer.prompt_token_ids)} and {len(answer.token_ids)}",
                 "the server must honour return_token_ids; measure again with this version",
             )
-    return sha256_of([(a.prompt_id, a.turn, a.prompt_token_ids, a.token_ids) for a in answers])
+    return digest_json([(a.prompt_id, a.turn, a.prompt_token_ids, a.token_ids) for a in answers])
 
 
 class _Loader:

@@ -1,12 +1,12 @@
 """Content digests and atomic writes: how any room names bytes and puts them on disk."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from eval.digests import digest_json
 from eval.files import write_atomic
 
 __all__ = [
@@ -61,12 +61,6 @@ def sha256_file(path: Path, on_bytes: Callable[[int], None] | None = None) -> st
 def sha256_bytes(raw: bytes) -> str:
     """SHA-256 of bytes in memory."""
     return hashlib.sha256(raw).hexdigest()
-
-
-def digest_json(document: object) -> str:
-    """SHA-256 of a JSON document in its one canonical spelling: sorted keys, no spaces."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return sha256_bytes(text.encode())
 
 
 def digest_files(

@@ -47,9 +47,9 @@ def trials_of(settings: Settings, name: str) -> tuple[Trial, ...]:
     return reopen(name, settings)[0].trials()
 
 
-def family(settings: Settings) -> list[psutil.Process]:
-    """Every process that works on this project's trials."""
-    found = []
+def family(settings: Settings) -> dict[int, str]:
+    """Every process that works on this project's trials: its command line by its id."""
+    found = {}
     for process in psutil.process_iter():
         try:
             line = " ".join(process.cmdline())
@@ -57,7 +57,7 @@ def family(settings: Settings) -> list[psutil.Process]:
             continue
         own = str(settings.root_dir) in line
         if own and ("harness.sweep.trial" in line or "harness.training.worker" in line):
-            found.append(process)
+            found[process.pid] = line
     return found
 
 
@@ -146,10 +146,10 @@ def test_kill_9_of_a_trial_and_of_its_trainer_in_mid_step(settings: Settings, st
             return path.is_file() and b'"epoch"' in path.read_bytes()
 
         wait_for(has_epochs, process, f"an epoch of attempt {attempt}")
-        for victim in family(settings):
-            if module in " ".join(victim.cmdline()):
-                killed.add(victim.pid)
-                os.kill(victim.pid, signal.SIGKILL)
+        for victim, line in family(settings).items():
+            if module in line:
+                killed.add(victim)
+                os.kill(victim, signal.SIGKILL)
     finish(process)
     assert len(killed) == 2
     (trial,) = require_accounted(settings, "hurt", 1)
