@@ -2,20 +2,24 @@
 
 Run as `python supervise.py PARENT_PID GRACE_S -- COMMAND...`. Standard library only. It stops the
 command when asked to (SIGTERM) and when the parent is gone, even by SIGKILL, and then sweeps the
-command's whole process group. It exits with the command's exit code.
+command's whole process group. It exits with the command's exit code. vLLM's sockets, which it never
+deletes when it is killed, go to a folder that is deleted here.
 """
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 
 _POLL_S = 0.25
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 _PR_SET_PDEATHSIG = 1
+_SOCKETS = "VLLM_RPC_BASE_PATH"
 
 
 def guard(command: Sequence[str], grace_s: float) -> list[str]:
@@ -42,7 +46,20 @@ def main(arguments: list[str]) -> int:
         if os.getppid() != own_pid:
             os._exit(1)
 
-    child = subprocess.Popen(command, process_group=0, preexec_fn=prepare)  # noqa: PLW1509 - one thread
+    sockets = tempfile.mkdtemp(prefix="harness-", dir=os.environ.get(_SOCKETS))
+    try:
+        child = subprocess.Popen(
+            command,
+            process_group=0,
+            preexec_fn=prepare,  # noqa: PLW1509 - one thread
+            env={**os.environ, _SOCKETS: sockets},
+        )
+        return _watch(child, parent_pid, grace_s)
+    finally:
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _watch(child: "subprocess.Popen[bytes]", parent_pid: int, grace_s: float) -> int:
     try:
         while child.poll() is None and os.getppid() == parent_pid:
             received = signal.sigtimedwait(_WATCHED, _POLL_S)

@@ -83,6 +83,19 @@ def test_a_stopped_server_leaves_no_process(server_spec, tmp_path: Path) -> None
     assert_gone([pid, *workers_of(tmp_path)], within_s=0.5)
 
 
+def test_a_servers_sockets_are_deleted_with_it(server_spec, tmp_path: Path) -> None:
+    spec = server_spec()
+    sockets = tmp_path / "sockets"
+    sockets.mkdir()
+    with VllmServer(
+        spec.model_copy(update={"env": spec.env | {"VLLM_RPC_BASE_PATH": str(sockets)}}),
+        tmp_path / "log",
+    ):
+        (folder,) = sockets.iterdir()
+        (folder / "socket").touch()
+    assert not list(sockets.iterdir())
+
+
 def test_a_port_stolen_before_the_server_binds_it_is_replaced(server_spec, tmp_path: Path) -> None:
     with VllmServer(server_spec("port_stolen_once"), tmp_path / "log") as server:
         server.require_alive()
