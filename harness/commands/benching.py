@@ -38,6 +38,7 @@ from harness.errors import ConfigError, PrerequisiteError
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.measurements import log_bench_document, log_bench_result
+from harness.tracking.reaping import reap
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -85,6 +86,7 @@ def bench_drafters(
             log_bench_document(run, result)
             _log_views(run, result, page_path)
         return BenchRun(run_id, result, result_path, page_path)
+    reap(store)
     with store.start_run(
         names.KIND_BENCH,
         config.name or _run_name(config, verifier),

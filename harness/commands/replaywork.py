@@ -36,6 +36,7 @@ from harness.drafter.provenance import code_state
 from harness.errors import CheckError, PrerequisiteError
 from harness.settings import Settings
 from harness.tracking import names
+from harness.tracking.reaping import reap
 from harness.tracking.replays import log_replay_result
 from harness.tracking.store import Store
 
@@ -77,6 +78,7 @@ def run_replay(
     """
     arithmetic = _choose_arithmetic(plan)
     out_dir = work_folder(settings.replay_dir, plan.fingerprint)
+    reap(store)
     with store.start_run(
         names.KIND_REPLAY,
         plan.config.name or _run_name(plan),

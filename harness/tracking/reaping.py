@@ -1,4 +1,8 @@
-"""Closes runs that nobody works on: RUNNING in the store, their process gone."""
+"""Closes runs that nobody works on: RUNNING in the store, their process gone.
+
+Whoever opens a run does it first, so that a command killed outright leaves no RUNNING run behind
+for longer than until the next one; `harness doctor --reap` does it at once.
+"""
 
 from typing import Literal
 

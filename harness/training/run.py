@@ -17,6 +17,7 @@ from harness.drafter.checks import require_sound
 from harness.errors import WorkError
 from harness.settings import SHARED_CORES, Settings
 from harness.tracking import names
+from harness.tracking.reaping import reap
 from harness.tracking.records import Checkpoint, RunStatus, RunSummary
 from harness.tracking.resolve import best_checkpoint
 from harness.tracking.run import Run
@@ -106,6 +107,7 @@ def run_training(
         KeyboardInterrupt: It was asked to stop, and did.
     """
     plan = build_plan(config, settings, store, progress)
+    reap(store)
     try:
         if is_reusing and (finished := find_finished(store, plan.fingerprint)):
             return _describe(finished, settings, store, plan, was_reused=True)

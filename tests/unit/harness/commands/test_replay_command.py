@@ -281,6 +281,17 @@ def test_an_interrupted_replay_ends_killed_and_the_next_one_takes_its_folder(
     assert [name[-2:] for name in folders] == ["-1", "-2"]
 
 
+def test_a_replay_closes_the_run_of_one_that_was_killed_outright(bench: Bench) -> None:
+    killed = bench.store.start_run(
+        names.KIND_REPLAY,
+        "replay",
+        experiment=names.EXPERIMENT_REPLAY,
+        tags={names.TAG_PROCESS_START: "1"},
+    )
+    assert bench.replay() == 0
+    assert bench.store.get_run(killed.run_id).status == "KILLED"
+
+
 def test_json_holds_no_number_that_is_none(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
