@@ -61,10 +61,9 @@ def resolve_drafter(
             "expected a reference of a drafter, found an empty one",
             "if it came from a shell variable, that variable is not set",
         )
-    if reference.startswith("run:"):
-        return _of_run(reference, store or open_store(settings))
-    if reference.startswith("models:"):
-        return _of_model(reference, store or open_store(settings))
+    if reference.startswith(("run:", "models:")):
+        store = store or open_store(settings)
+        return _of_checkpoint(*find_checkpoint(reference, store), store)
     if reference.startswith("hf:"):
         return ResolvedDrafter(
             reference=reference, path=fetch_snapshot(reference.removeprefix("hf:"))
@@ -75,6 +74,20 @@ def resolve_drafter(
             f"expected a drafter, found no folder {path.absolute()}", f"a reference is {FORMS}"
         )
     return ResolvedDrafter(reference=reference, path=path.resolve())
+
+
+def find_checkpoint(reference: str, store: Store) -> tuple[str, Checkpoint]:
+    """The checkpoint that `run:...` or `models:...` means, wherever its files may be by now.
+
+    Returns:
+        The reference with the whole id of its run, and the checkpoint.
+
+    Raises:
+        ConfigError: The reference has no known form, or there is no such thing.
+    """
+    if reference.startswith("run:"):
+        return _of_run(reference, store)
+    return reference, _of_model(reference, store)
 
 
 def recognise(drafter: ResolvedDrafter, settings: Settings, store: Store) -> ResolvedDrafter:
@@ -126,6 +139,31 @@ def require_unchanged(
     )
 
 
+def complete_run_id(beginning: str, store: Store, kind: str | None = None) -> str:
+    """The run whose id begins so; tables show the first 8 digits.
+
+    Args:
+        beginning: 8 to 32 hex digits; a whole id is returned without a look.
+        store: The open store.
+        kind: Of the run; None: any.
+
+    Raises:
+        ConfigError: None or several begin so.
+    """
+    if len(beginning) == _RUN_ID_LENGTH:
+        return beginning
+    matches = [run.run_id for run in store.find_runs(kind=kind, id_prefix=beginning, limit=2)]
+    if len(matches) != 1:
+        what = "training" if kind == names.KIND_TRAIN else "run"
+        count = "several" if matches else "none"
+        raise ConfigError(
+            f"expected one {what} whose id begins with {beginning}, found {count} in "
+            f"{store.address}",
+            "give more of its 32 digits",
+        )
+    return matches[0]
+
+
 def best_checkpoint(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
     """The best of a run: highest acceptance length in validation, replayed from the file.
 
@@ -141,7 +179,7 @@ def best_checkpoint(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
     return max(checkpoints, key=lambda checkpoint: checkpoint.step)
 
 
-def _of_run(reference: str, store: Store) -> ResolvedDrafter:
+def _of_run(reference: str, store: Store) -> tuple[str, Checkpoint]:
     match = _RUN.fullmatch(reference)
     if not match:
         raise ConfigError(
@@ -150,7 +188,7 @@ def _of_run(reference: str, store: Store) -> ResolvedDrafter:
             "the UI (harness ui) shows the id of each run at the top of its page",
         )
     beginning, which = match.groups()
-    run_id = _complete(beginning, store)
+    run_id = complete_run_id(beginning, store, names.KIND_TRAIN)
     reference = reference.replace(beginning, run_id, 1)
     run = store.get_run(run_id)
     found = store.checkpoints(run_id)
@@ -159,22 +197,7 @@ def _of_run(reference: str, store: Store) -> ResolvedDrafter:
             f"expected a training run with checkpoints, found none in {run.name!r} "
             f"({run.kind or 'unknown'} run, {run.status})"
         )
-    return _of_checkpoint(reference, _pick(reference, found, which), store)
-
-
-def _complete(beginning: str, store: Store) -> str:
-    """The training whose id begins so; tables show the first 8 digits."""
-    if len(beginning) == _RUN_ID_LENGTH:
-        return beginning
-    runs = store.find_runs(kind=names.KIND_TRAIN)
-    matches = [run.run_id for run in runs if run.run_id.startswith(beginning)]
-    if len(matches) != 1:
-        raise ConfigError(
-            f"expected one training whose id begins with {beginning}, found {len(matches)} "
-            f"in {store.address}",
-            "give more of its 32 digits",
-        )
-    return matches[0]
+    return reference, _pick(reference, found, which)
 
 
 def _pick(reference: str, found: Sequence[Checkpoint], which: str | None) -> Checkpoint:
@@ -191,10 +214,10 @@ def _pick(reference: str, found: Sequence[Checkpoint], which: str | None) -> Che
     raise ConfigError(f"{reference}: no checkpoint of that epoch or step; there are {known}")
 
 
-def _of_model(reference: str, store: Store) -> ResolvedDrafter:
+def _of_model(reference: str, store: Store) -> Checkpoint:
     direct = _LOGGED_MODEL.fullmatch(reference)
     if direct:
-        return _of_checkpoint(reference, store.get_checkpoint(direct[1]), store)
+        return store.get_checkpoint(direct[1])
     match = _MODEL.fullmatch(reference)
     if not match:
         raise ConfigError(
@@ -211,7 +234,7 @@ def _of_model(reference: str, store: Store) -> ResolvedDrafter:
     wanted = store.registry.aliases(name).get(alias) if alias else int(number)
     for version in versions:
         if version.version == wanted:
-            return _of_checkpoint(reference, store.get_checkpoint(version.model_id), store)
+            return store.get_checkpoint(version.model_id)
     have = "; ".join(f"{v.version} ({', '.join(v.aliases) or 'no alias'})" for v in versions)
     raise ConfigError(f"{reference}: no such alias or version of {name}; versions: {have}")
 

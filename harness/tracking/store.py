@@ -35,8 +35,14 @@ class ModelRegistry(Protocol):
     def set_alias(self, name: str, alias: str, version: int) -> None:
         """Points an alias at a version, silently moving it. Promote through `registry` instead."""
 
+    def delete_alias(self, name: str, alias: str) -> None:
+        """Takes an alias away from whatever version it points at."""
+
     def set_version_tags(self, name: str, version: int, tags: Mapping[str, str]) -> None:
         """Sets tags of a version, overwriting."""
+
+    def delete_version(self, name: str, version: int) -> None:
+        """Forgets a version, its aliases with it, silently. Delete through `audit` instead."""
 
 
 class Store(Protocol):
@@ -76,9 +82,10 @@ class Store(Protocol):
         kind: str | None = None,
         tags: Mapping[str, str] | None = None,
         status: RunStatus | None = None,
+        id_prefix: str | None = None,
         limit: int = 1000,
     ) -> tuple[RunSummary, ...]:
-        """Runs that have all these tags, newest first."""
+        """Runs that have all these tags, newest first; `id_prefix` is how their ids begin."""
 
     def checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
         """The checkpoints a run put out, in order of step."""

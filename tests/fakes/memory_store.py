@@ -94,6 +94,7 @@ class MemoryStore:
         kind: str | None = None,
         tags: Mapping[str, str] | None = None,
         status: RunStatus | None = None,
+        id_prefix: str | None = None,
         limit: int = 1000,
     ) -> tuple[RunSummary, ...]:
         found = [self.get_run(run_id) for run_id in reversed(self.runs)]
@@ -104,6 +105,7 @@ class MemoryStore:
             if kind in {None, run.kind}
             and status in {None, run.status}
             and wanted.items() <= run.tags.items()
+            and run.run_id.startswith(id_prefix or "")
         ]
         return tuple(found[:limit])
 
@@ -243,7 +245,7 @@ class MemoryRegistry:
         versions = self._versions.setdefault(name, [])
         version = ModelVersion(
             name=name,
-            version=len(versions) + 1,
+            version=1 + max((held.version for held in versions), default=0),
             model_id=checkpoint.model_id,
             run_id=checkpoint.run_id,
             aliases=(),
@@ -258,7 +260,15 @@ class MemoryRegistry:
             raise TrackingError(f"no version {version} of {name}")
         self._aliases.setdefault(name, {})[alias] = version
 
+    def delete_alias(self, name: str, alias: str) -> None:
+        del self._aliases[name][alias]
+
     def set_version_tags(self, name: str, version: int, tags: Mapping[str, str]) -> None:
-        held = self._versions[name][version - 1]
-        merged = {**held.tags, **tags}
-        self._versions[name][version - 1] = held.model_copy(update={"tags": merged})
+        versions = self._versions[name]
+        (place,) = (i for i, item in enumerate(versions) if item.version == version)
+        merged = {**versions[place].tags, **tags}
+        versions[place] = versions[place].model_copy(update={"tags": merged})
+
+    def delete_version(self, name: str, version: int) -> None:
+        self._versions[name] = [v for v in self._versions[name] if v.version != version]
+        self._aliases[name] = {a: v for a, v in self.aliases(name).items() if v != version}

@@ -109,6 +109,7 @@ class MlflowStore:
         kind: str | None = None,
         tags: Mapping[str, str] | None = None,
         status: RunStatus | None = None,
+        id_prefix: str | None = None,
         limit: int = 1000,
     ) -> tuple[RunSummary, ...]:
         """See `Store.find_runs`."""
@@ -116,6 +117,7 @@ class MlflowStore:
         wanted = {**({names.TAG_KIND: kind} if kind else {}), **(tags or {})}
         terms = [f"tags.`{key}` = '{_quoted(value)}'" for key, value in wanted.items()]
         terms += [f"attributes.status = '{status}'"] if status else []
+        terms += [f"attributes.run_id LIKE '{_quoted(id_prefix)}%'"] if id_prefix else []
         found = self._client.search_runs(
             list(experiments),
             filter_string=" AND ".join(terms),

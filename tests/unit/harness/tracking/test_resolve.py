@@ -158,7 +158,7 @@ def test_a_run_by_the_beginning_of_its_id(
 
 
 def test_the_beginning_of_no_run_is_refused(store: MemoryStore, settings: Settings) -> None:
-    with pytest.raises(ConfigError, match="found 0"):
+    with pytest.raises(ConfigError, match="found none"):
         resolve_drafter("run:ffffffff", settings, store)
 
 
