@@ -259,7 +259,7 @@ class StoreContract:
         newest_first = [r.run_id for r in store.find_runs(kind=names.KIND_TRAIN)]
         assert set(newest_first) == {running.run_id, run.run_id}
         assert len(store.find_runs(limit=2)) == 2
-        by_id = store.find_runs(id_prefix=bench.run_id[:8])
+        by_id = store.find_runs(id_prefix=bench.run_id)
         assert [r.run_id for r in by_id] == [bench.run_id]
 
     def test_a_child_names_its_parent(self, store: Store) -> None:
