@@ -112,9 +112,15 @@ def replay_arm(drafter: DrafterReplay, k: int) -> Arm:
 
 
 def paired_differences(
-    first: Arm, second: Arm, bootstrap: Bootstrap
+    first: Arm, second: Arm, bootstrap: Bootstrap, *, is_by_category: bool = True
 ) -> tuple[PairedDifference, ...]:
     """The difference over all prompts that both answered, then in each category.
+
+    Args:
+        first: What is compared with.
+        second: What is compared.
+        bootstrap: How intervals are made.
+        is_by_category: False leaves the categories out.
 
     Raises:
         MeasurementError: They have no prompt in common.
@@ -128,7 +134,7 @@ def paired_differences(
         )
     categories = dict.fromkeys(one.category for one, _ in pairs)
     groups = {ALL: pairs}
-    if len(categories) > 1:
+    if len(categories) > 1 and is_by_category:
         groups |= {name: [p for p in pairs if p[0].category == name] for name in categories}
     return tuple(
         PairedDifference(
@@ -183,11 +189,11 @@ def speed_sentence(difference: PairedDifference, first: str, second: str) -> str
     found = difference.is_faster
     if found == "unclear":
         return _unclear(
-            f"the speed of {second} and {first}", _percent(ratio), difference.num_prompts,
+            f"the speed of {second} and {first}", percent_text(ratio), difference.num_prompts,
             prompts_needed(ratio, 1.0, difference.num_prompts),
         )  # fmt: skip
     word = "faster" if found == "more" else "slower"
-    return f"{second} is {word} than {first} by {_percent(ratio, is_turned=found == 'less')}"
+    return f"{second} is {word} than {first} by {percent_text(ratio, is_turned=found == 'less')}"
 
 
 def acceptance_sentence(difference: PairedDifference, first: str, second: str) -> str:
@@ -276,7 +282,7 @@ def _two_digits(number: int) -> int:
     return math.ceil(number / unit) * unit
 
 
-def _percent(ratio: Interval, *, is_turned: bool = False) -> str:
+def percent_text(ratio: Interval, *, is_turned: bool = False) -> str:
     """A ratio as `4.1 % [2.0, 6.3]`; turned: how much less than 1 it is."""
     sign = -100.0 if is_turned else 100.0
     value = sign * (ratio.value - 1)

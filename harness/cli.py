@@ -22,6 +22,8 @@ COMMANDS = {
     "replay": "acceptance length from hidden states, without a server",
     "sweep": "search trainings for what decodes fastest",
     "bench": "measure acceptance length and decode speedup in vLLM",
+    "compare": "drafters side by side: what differs, who is faster",
+    "report": "one page for whoever decides",
     "promote": "make a drafter the champion, if the policy lets it",
     "export": "write a folder that vLLM serves",
     "registry": "champions: list, show",

@@ -19,3 +19,11 @@ Prompts = Annotated[
     typer.Option(help="JSONL file, package:<name>, hf:<org>/<set>, or a benchmark folder."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+References = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="REF...",
+        help="Drafters, run:<id> of a training, bench or replay, models:/..., or a result.json.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Compare unlike measurements, too.")]

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 
+from pydantic import ValidationError
+
 from eval.replaypage import best_of
 from eval.replayresult import DrafterReplay, ReplayResult
 from eval.result import Interval
+from harness.errors import TrackingError
 from harness.tracking import names
 from harness.tracking.evaluated import log_evaluated
 from harness.tracking.records import Metric
@@ -51,6 +54,24 @@ def log_replay_result(
     ]
     points.append(Metric(names.METRIC_REPLAY_SECONDS, sum(d.replay_s for d in result.drafters)))
     run.log_metrics(points)
+
+
+def read_replay_result(store: Store, run_id: str) -> ReplayResult:
+    """The document of a replay run.
+
+    Raises:
+        TrackingError: There is none, or it was written by another version.
+    """
+    text = store.read_text(run_id, names.ARTIFACT_REPLAY_RESULT)
+    if text is None:
+        raise TrackingError(f"replay run {run_id} has no artifact {names.ARTIFACT_REPLAY_RESULT}")
+    try:
+        return ReplayResult.model_validate_json(text)
+    except ValidationError as error:
+        raise TrackingError(
+            f"the replay result of run {run_id} was written by another version: {error}",
+            "replay again with harness replay",
+        ) from error
 
 
 def replay_metrics(drafter: DrafterReplay) -> dict[str, float]:
