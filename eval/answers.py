@@ -6,7 +6,7 @@
 import json
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from eval.errors import RequestError
 from eval.spec import Frozen, Prompt
@@ -47,6 +47,8 @@ class Answer(Frozen):
     """Tokens in the first chunk: more than one only if the server merged steps."""
     num_chunks: int = 0
     speculation: Speculation | None = None
+    response_id: str = Field(default="", exclude=True, repr=False)
+    """The server's name of this answer, as long as it is of use: not kept."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -99,6 +101,7 @@ class Reading:
         self._usage: dict[str, Any] | None = None
         self._metrics: dict[str, Any] | None = None
         self._finish_reason: str | None = None
+        self._response_id = ""
         self._first_s: float | None = None
         self._last_s = 0.0
         self._num_first_tokens = 1
@@ -111,6 +114,7 @@ class Reading:
         chunk = json.loads(line[6:])
         if error := chunk.get("error"):
             raise RequestError(f"the server broke off: {error}")
+        self._response_id = chunk.get("id") or self._response_id
         self._usage = chunk.get("usage") or self._usage
         self._metrics = chunk.get("metrics") or self._metrics
         self._prompt_token_ids = chunk.get("prompt_token_ids") or self._prompt_token_ids
@@ -119,6 +123,7 @@ class Reading:
 
     def take_whole(self, document: dict[str, Any], now_s: float) -> None:
         """Takes a response that was not streamed."""
+        self._response_id = document.get("id") or ""
         self._usage = document.get("usage")
         self._metrics = document.get("metrics")
         self._prompt_token_ids = document.get("prompt_token_ids") or []
@@ -164,6 +169,7 @@ class Reading:
             num_first_tokens=self._num_first_tokens,
             num_chunks=self._num_chunks,
             speculation=_read_speculation(details) if details else None,
+            response_id=self._response_id,
         )
 
 

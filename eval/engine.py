@@ -1,7 +1,6 @@
 """A vLLM server as an instrument: started when needed, warmed up, cross-checked at each use."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,13 +12,12 @@ from eval.counters import count_answers, parse_counters, require_agreement
 from eval.environment import ForeignLoad
 from eval.errors import MeasurementError, RequestError, SwapRefusedError
 from eval.files import write_atomic
-from eval.hotswap import K_ARGS, K_CONFIG_KEY, SWAP_ARGS, SWAP_ENV, swap_drafter
+from eval.hotswap import SWAP_ARGS, SWAP_ENV, swap_drafter
 from eval.plan import BASELINE_ARM, Arm
 from eval.records import EngineRecord, SwapRecord
 from eval.server import DYING_S, VllmServer
 from eval.spec import BenchSpec, DrafterSpec, Prompt
 
-_SOURCE_DIR = Path(__file__).resolve().parents[1]
 _WARMUP_TOKENS = 16
 _SETTLE_S = 3.0
 """Counters are written when a step's output is processed, which may be after the last answer."""
@@ -127,7 +125,7 @@ class Engine:
         if max_tokens is not None:
             sampling = sampling.model_copy(update={"max_tokens": max_tokens})
         try:
-            return ask(
+            batch = ask(
                 server.base_url,
                 server.model,
                 prompts,
@@ -135,6 +133,7 @@ class Engine:
                 concurrency=concurrency,
                 timeout_s=self._spec.request_timeout_s,
             ).require_complete()
+            return server.add_counts(batch)
         except RequestError:
             server.require_alive(patience_s=DYING_S)
             raise
@@ -189,19 +188,13 @@ class Engine:
         if self._is_swapping:
             env |= SWAP_ENV
             extra += SWAP_ARGS
-        if self._spec.acceptance_k and arm.drafter is not None:
-            extra += [*K_ARGS, json.dumps({K_CONFIG_KEY: str(self._k_path)})]
-        if len(extra) > len(spec.extra_args) and "site-packages" not in _SOURCE_DIR.parts:
-            # vLLM's interpreter may be another one, which has never heard of this package.
-            env["PYTHONPATH"] = os.pathsep.join(
-                [str(_SOURCE_DIR), *filter(None, [env.get("PYTHONPATH")])]
-            )
         spec = spec.model_copy(update={"env": env, "extra_args": tuple(extra)})
         report = self._on_wait
         server = VllmServer(
             spec,
             self._out_dir / "logs" / f"{self.name}.log",
             speculative_config=arm.speculative_config,
+            k_path=self._k_path if self._spec.acceptance_k and arm.drafter else None,
             on_wait=(lambda seconds: report(arm.name, seconds)) if report else None,
         )
         server.start()

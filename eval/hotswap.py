@@ -15,10 +15,6 @@ SWAP_ENV = {"VLLM_SERVER_DEV_MODE": "1"}
 """Opens `/collective_rpc`, which is remote control without a password: the server is bound to
 127.0.0.1 for that reason."""
 
-K_ARGS = ("--scheduler-cls", "eval.kscheduler.RunTimeK", "--additional-config")
-K_CONFIG_KEY = "harness_k_file"
-"""As `eval.kscheduler` has it, which can be imported inside vLLM's engine only."""
-
 _TIMEOUT_S = 600.0
 
 

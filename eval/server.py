@@ -19,6 +19,8 @@ from typing import Any, Self
 import psutil
 
 from eval import supervise
+from eval.answers import Batch
+from eval.compat import SOURCE_DIR, RequestCounts, counting_args, read_facts
 from eval.device import resolve_server
 from eval.errors import RequestError, ServerStartError, SpecError
 from eval.loopback import find_free_port, is_healthy, request, require_free
@@ -42,6 +44,7 @@ class VllmServer:
         num_speculative_tokens: Tokens proposed per draft; needed with a drafter.
         method: vLLM's name of the speculation method.
         speculative_config: Any vLLM speculative config, instead of drafter, k and method.
+        k_path: A file that says to propose fewer tokens, while the server runs.
         on_wait: Told the seconds waited so far, while the server starts.
     """
 
@@ -54,6 +57,7 @@ class VllmServer:
         *,
         method: str = "eagle3",
         speculative_config: Mapping[str, Any] | None = None,
+        k_path: Path | None = None,
         on_wait: Callable[[float], None] | None = None,
     ) -> None:
         self.spec = resolve_server(spec)
@@ -64,6 +68,13 @@ class VllmServer:
         self.port: int | None = None
         self.start_s: float | None = None
         """Seconds from the start of the process to the first healthy answer."""
+        self._counting: tuple[str, ...] = ()
+        self._counts: RequestCounts | None = None
+        if self.speculative_config is not None:
+            facts = read_facts(self.spec.command, self.spec.env)
+            path = log_path.with_suffix(".counts.jsonl")
+            self._counting = counting_args(facts, path, k_path)
+            self._counts = None if facts.is_counting_requests else RequestCounts(path)
         self._on_wait = on_wait
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -161,6 +172,10 @@ class VllmServer:
             raise RequestError(f"{path} answered {status}: {text[:400]}")
         return text
 
+    def add_counts(self, batch: Batch) -> Batch:
+        """The batch with what the server counted for each answer, where answers do not say so."""
+        return self._counts.add_to(batch) if self._counts else batch
+
     def build_command(self) -> list[str]:
         """The command line of the server, as it is recorded with a result."""
         spec = self.spec
@@ -187,7 +202,7 @@ class VllmServer:
         command += ["--trust-remote-code"] if spec.trust_remote_code else []
         if self.speculative_config is not None:
             command += ["--speculative-config", json.dumps(self.speculative_config)]
-            command += ["--per-request-spec-decode-metrics", "summary"]
+            command += self._counting
         return [*command, *spec.extra_args]
 
     def _launch(self) -> None:
@@ -196,6 +211,8 @@ class VllmServer:
         # The environment is passed on, not read: credentials of a hub may be needed there.
         environment = {**os.environ, **_QUIET, **self.spec.env}
         paths = [env["PYTHONPATH"] for env in (self.spec.env, os.environ) if env.get("PYTHONPATH")]
+        if any(part.startswith("eval.") for part in command):  # a class of ours runs inside vLLM
+            paths = [*([] if "site-packages" in SOURCE_DIR.parts else [str(SOURCE_DIR)]), *paths]
         if paths:
             environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         with self.log_path.open("ab") as log:

@@ -1,0 +1,96 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval.answers import Answer, Batch
+from eval.compat import RequestCounts, VllmFacts, counting_args, read_facts
+from eval.errors import MeasurementError, SpecError
+
+NEW = VllmFacts(version="0.32.0", is_counting_requests=True)
+OLD = VllmFacts(version="0.26.0", is_counting_requests=False)
+
+
+def write_vllm(folder: Path, version: str, source: str) -> Path:
+    (folder / "vllm" / "config").mkdir(parents=True)
+    (folder / "vllm" / "__init__.py").write_text("raise ImportError('must not be imported')")
+    (folder / "vllm" / "config" / "observability.py").write_text(source)
+    info = folder / f"vllm-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return folder
+
+
+def answer(response_id: str) -> Answer:
+    return Answer(
+        prompt_id=response_id,
+        category="c",
+        turn=0,
+        text="",
+        token_ids=(),
+        num_prompt_tokens=1,
+        num_tokens=2,
+        finish_reason="stop",
+        sent_s=0.0,
+        ttft_s=None,
+        latency_s=1.0,
+        response_id=response_id,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "is_counting"), [("per_request_spec_decode_metrics: str", True), ("", False)]
+)
+def test_what_a_vllm_can_is_read_from_its_files_by_the_interpreter_that_will_run_it(
+    tmp_path: Path, source: str, is_counting: bool
+) -> None:
+    path = write_vllm(tmp_path, "9.9.9", source)
+    facts = read_facts((sys.executable, "-m", "x"), {"PYTHONPATH": str(path)})
+    assert facts == VllmFacts(version="9.9.9", is_counting_requests=is_counting)
+
+
+def test_a_script_is_asked_in_the_interpreter_that_its_first_line_names(tmp_path: Path) -> None:
+    path = write_vllm(tmp_path, "9.9.9", "")
+    script = tmp_path / "vllm-serve"
+    script.write_text(f"#!{sys.executable}\n")
+    script.chmod(0o755)
+    assert read_facts((str(script), "serve"), {"PYTHONPATH": str(path)}).version == "9.9.9"
+
+
+def test_a_vllm_that_counts_is_told_to_and_an_older_one_gets_our_scheduler(tmp_path: Path) -> None:
+    assert counting_args(NEW, tmp_path) == ("--per-request-spec-decode-metrics", "summary")
+    args = counting_args(OLD, tmp_path / "counts")
+    assert args[:2] == ("--scheduler-cls", "eval.requestcounts.make_scheduler")
+    assert json.loads(args[3]) == {"harness_counts_file": str(tmp_path / "counts")}
+
+
+def test_a_smaller_k_at_run_time_is_refused_where_vllm_would_not_heed_it(tmp_path: Path) -> None:
+    assert "eval.kscheduler.RunTimeK" in counting_args(NEW, tmp_path, tmp_path / "k")
+    with pytest.raises(SpecError, match=r"0\.29 or newer, found 0\.26\.0"):
+        counting_args(OLD, tmp_path, tmp_path / "k")
+
+
+def test_counts_find_their_answers_whenever_their_lines_arrive(tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    path.write_text("of an earlier server")
+    counts = RequestCounts(path)
+    line = {"request_id": "chatcmpl-ab-01234567", "histogram": [2, 1, 0, 3], "num_draft_tokens": 18}
+    whole = json.dumps(line) + "\n"
+    path.write_text(whole[:20])
+    batch = Batch(answers=(answer("chatcmpl-ab"), answer("chatcmpl-cd")), failures=(), wall_s=1.0)
+    assert all(found.speculation is None for found in counts.add_to(batch).answers)
+    path.write_text(whole)
+    first, second = counts.add_to(batch).answers
+    assert first.speculation is not None
+    assert first.speculation.acceptance_histogram == (2, 1, 0, 3)
+    assert first.speculation.num_accepted_draft_tokens == 10
+    assert (first.speculation.num_spec_steps, first.speculation.num_draft_tokens) == (6, 18)
+    assert second.speculation is None
+
+
+def test_lines_that_no_scheduler_of_ours_wrote_stop_the_measurement(tmp_path: Path) -> None:
+    counts = RequestCounts(tmp_path / "counts")
+    (tmp_path / "counts").write_text("{}\n")
+    with pytest.raises(MeasurementError, match="expected counts by request"):
+        counts.add_to(Batch(answers=(), failures=(), wall_s=1.0))
