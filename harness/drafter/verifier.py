@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from eval.environment import SYNTHETIC_KEY
 from harness.config.load import Frozen
 from harness.digests import FolderDigest, digest_files, digest_json, write_atomic
 from harness.drafter import package
@@ -66,6 +67,7 @@ class Verifier(Frozen):
     """Tensor holding the output head; the embedding's where the two are tied."""
     is_tied: bool
     is_synthetic: bool = False
+    """Made to cost more than it knows (`harness verifier pad`)."""
 
     @property
     def default_aux_layer_ids(self) -> tuple[int, int, int]:
@@ -191,7 +193,7 @@ def _read(reference: str, path: Path, revision: str | None) -> Verifier:
     if not any((path / name).is_file() for name in _TOKENIZER_FILES):
         raise UnreadableError(str(path), "a tokenizer", "none", "add tokenizer.json to the folder")
     top = Fields("config.json", document)
-    text = _text_fields(top)
+    text = text_fields(top)
     embed_key, head_key = _find_weights(path)
     is_tied = text.flag("tie_word_embeddings") or top.flag("tie_word_embeddings") or False
     heads = text.need_count("num_attention_heads")
@@ -217,10 +219,11 @@ def _read(reference: str, path: Path, revision: str | None) -> Verifier:
         embed_key=embed_key,
         lm_head_key=embed_key if is_tied or head_key is None else head_key,
         is_tied=is_tied or (embed_key is not None and head_key is None),
+        is_synthetic=top.has(SYNTHETIC_KEY),
     )
 
 
-def _text_fields(top: Fields) -> Fields:
+def text_fields(top: Fields) -> Fields:
     """The innermost text model's keys; wrappers nest it under one of several names."""
     inner: Fields | None = top
     while inner is not None:

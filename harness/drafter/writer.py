@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,13 +29,19 @@ class Stored(NamedTuple):
 Source = Stored | npt.NDArray[Any]
 
 
-def write_drafter(out_dir: Path, config: Mapping[str, Any], tensors: Mapping[str, Source]) -> None:
+def write_drafter(
+    out_dir: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Source],
+    files: Iterable[Path] = (),
+) -> None:
     """Writes `config.json` and `model.safetensors` into a new folder.
 
     Args:
         out_dir: Must not exist, or be empty; it appears complete or not at all.
         config: The config document.
         tensors: Name -> where its bytes come from; uint16 arrays are taken for BF16 bits.
+        files: Copied beside them.
 
     Raises:
         ConfigError: The folder has something in it.
@@ -55,6 +61,8 @@ def write_drafter(out_dir: Path, config: Mapping[str, Any], tensors: Mapping[str
         (work / "config.json").write_text(text + "\n", encoding="utf-8")
         with (work / WEIGHTS_NAME).open("wb") as stream:
             _write_tensors(stream, tensors)
+        for path in files:
+            shutil.copyfile(path, work / path.name)
         if out_dir.exists():
             out_dir.rmdir()
         work.rename(out_dir)
