@@ -10,7 +10,8 @@ from harness import render
 from harness.commands.options import AsJson
 from harness.errors import HarnessError
 from harness.settings import Settings, load_settings
-from harness.tracking.health import Check, check_machine, check_store
+from harness.tracking.audit import Check
+from harness.tracking.health import check_machine, check_store
 from harness.tracking.reaping import OpenRun, open_runs, reap
 from harness.tracking.store import open_store
 

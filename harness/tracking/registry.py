@@ -1,20 +1,22 @@
 """Champions: an alias moved under a lock, from the version one expects, with a record of it.
 
-The order is: record `promoting`, move `previous`, move `champion`, record `promoted`. Killed
-between any two, the old champion stands or the new one does; the next promotion settles the record.
+The order is: record that it begins, move `champion`, move `previous`, tag the versions, record that
+it is done, put the record into the store. The one step that counts is the move of `champion`.
+Killed anywhere, the old champion stands untouched or the new one stands; `mend` does the rest.
 """
 
 from harness.errors import ConfigError, PromotionError
 from harness.settings import Settings
-from harness.tracking import names
-from harness.tracking.decisions import Decision, DecisionLog, now_text, who
+from harness.tracking import history, names
+from harness.tracking.decisions import ENDS, Decision, DecisionLog, now_text, who
 from harness.tracking.embedded import HeldLock, store_lock
-from harness.tracking.records import Checkpoint, ModelVersion
+from harness.tracking.records import Checkpoint, ModelVersion, RunStatus
 from harness.tracking.resolve import MODEL_NAME
 from harness.tracking.store import Store
 
 _LOCK = ".harness-promotion.lock"
 _LOCK_TIMEOUT_S = 60.0
+_STATE_LEFT = {"promoting": "superseded", "rolling_back": "rolled_back", "settling": "superseded"}
 
 
 def require_model_name(name: str) -> str:
@@ -22,13 +24,13 @@ def require_model_name(name: str) -> str:
     if not MODEL_NAME.fullmatch(name) or name.startswith("m-"):
         raise ConfigError(
             f"expected a model name of letters, digits, '.', '_' and '-', found {name!r}",
-            "for example: --name smollm2-135m",
+            "for example: smollm2-135m",
         )
     return name
 
 
 def promotion_lock(settings: Settings) -> HeldLock:
-    """Held by whoever moves an alias or writes to the decision log."""
+    """Held by whoever moves an alias, writes to the decision log or frees checkpoints."""
     settings.mlruns_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return store_lock(settings.mlruns_dir, _LOCK, _LOCK_TIMEOUT_S)
 
@@ -36,6 +38,26 @@ def promotion_lock(settings: Settings) -> HeldLock:
 def champion_of(store: Store, name: str) -> int | None:
     """The version that is champion now."""
     return store.registry.aliases(name).get(names.ALIAS_CHAMPION)
+
+
+def require_alias_as_logged(store: Store, log: DecisionLog, name: str) -> int | None:
+    """The champion, after making sure that it is the one that was decided.
+
+    Raises:
+        PromotionError: The alias was moved without harness.
+        CheckError: The log is broken.
+    """
+    decisions = log.read()
+    logged, now = history.logged_champion(decisions, name), champion_of(store, name)
+    begun = history.pending(decisions)
+    is_unfinished = begun is not None and (begun.model, begun.to_version) == (name, now)
+    if now != logged and not is_unfinished:
+        raise PromotionError(
+            f"the alias champion of {name} was moved without harness: expected "
+            f"{spoken(logged)}, as {log.path.name} says, found {spoken(now)}",
+            f"harness registry settle {name} --by log moves it back, --by alias accepts it",
+        )
+    return now
 
 
 def move_champion(
@@ -60,36 +82,74 @@ def move_champion(
     """
     log = DecisionLog(settings.mlruns_dir)
     with promotion_lock(settings):
-        settle(store, log)
-        now = champion_of(store, draft.model)
-        if now != draft.from_version:
-            raise PromotionError(
-                f"another promotion was faster: expected champion of {draft.model} to be "
-                f"{_spoken(draft.from_version)}, found {_spoken(now)}",
-                "compare with the new champion and run harness promote again",
-            )
+        mend(store, log)
+        now = _require_expected(store, draft)
         version = _version_of(store, draft.model, checkpoint, version_tags)
-        begun = draft.model_copy(update={"action": "promoting", "to_version": version.version})
-        log.append(begun)
-        _move(store, draft.model, version.version, now)
-        return log.append(begun.model_copy(update={"action": "promoted", "made_at": now_text()}))
+        changes = {"to_version": version.version, "previous_version": now}
+        return _carry_out(store, log, draft.model_copy(update=changes))
 
 
-def settle(store: Store, log: DecisionLog) -> None:
-    """Closes the record of a promotion whose process died: by what the alias says now."""
-    decisions = log.read()
-    if not decisions or decisions[-1].action != "promoting":
-        return
-    last = decisions[-1]
-    is_done = champion_of(store, last.model) == last.to_version
-    action = "promoted" if is_done else "abandoned"
-    log.append(last.model_copy(update={"action": action, "made_at": now_text(), "who": who()}))
+def move_back(store: Store, settings: Settings, draft: Decision) -> Decision:
+    """Points the alias at a version that exists already: a rollback, or what the log says.
 
+    Args:
+        store: The store.
+        settings: Names the folder of lock and log.
+        draft: The decision; `from_version` is the expected champion, `to_version` None takes the
+            alias away.
 
-def record_refusal(settings: Settings, draft: Decision) -> Decision:
-    """Writes down that a promotion was refused."""
+    Raises:
+        PromotionError: Someone else moved the alias since the decision was begun.
+        CheckError: The decision log is broken.
+    """
+    log = DecisionLog(settings.mlruns_dir)
     with promotion_lock(settings):
-        return DecisionLog(settings.mlruns_dir).append(draft)
+        mend(store, log)
+        _require_expected(store, draft)
+        return _carry_out(store, log, draft)
+
+
+def record(store: Store, settings: Settings, draft: Decision) -> Decision:
+    """Writes down a decision that moves nothing: a refusal, a proposal, an approval."""
+    log = DecisionLog(settings.mlruns_dir)
+    with promotion_lock(settings):
+        mend(store, log)
+        return _publish(store, log.append(draft))
+
+
+def mend(store: Store, log: DecisionLog) -> Decision | None:
+    """Ends what a killed process began, by what the alias says now; returns what it recorded.
+
+    The caller holds the lock, so whoever began is dead.
+    """
+    decisions = log.read()
+    begun = history.pending(decisions)
+    if begun is None:
+        if decisions and not _is_published(store, decisions[-1]):
+            _publish(store, decisions[-1])
+        return None
+    changes: dict[str, object] = {"made_at": now_text(), "who": who()}
+    if champion_of(store, begun.model) != begun.to_version:
+        return _publish(store, log.append(begun.model_copy(update={"action": "abandoned"})))
+    _follow_champion(store, begun)
+    changes["action"] = ENDS[begun.action]
+    return _publish(store, log.append(begun.model_copy(update=changes)))
+
+
+def spoken(version: int | None) -> str:
+    """`version 3`, or `none`."""
+    return "none" if version is None else f"version {version}"
+
+
+def _require_expected(store: Store, draft: Decision) -> int | None:
+    now = champion_of(store, draft.model)
+    if now != draft.from_version:
+        raise PromotionError(
+            f"another promotion was faster: expected champion of {draft.model} to be "
+            f"{spoken(draft.from_version)}, found {spoken(now)}",
+            "compare with the new champion and run the command again",
+        )
+    return now
 
 
 def _version_of(
@@ -103,21 +163,61 @@ def _version_of(
     return store.registry.create_version(name, checkpoint, tags)
 
 
-def _move(store: Store, name: str, version: int, before: int | None) -> None:
-    registry = store.registry
-    if before is not None and before != version:
-        registry.set_alias(name, names.ALIAS_PREVIOUS, before)
-        registry.set_version_tags(name, before, {names.TAG_STATE: "superseded"})
-    registry.set_alias(name, names.ALIAS_CHAMPION, version)
-    found = champion_of(store, name)
-    if found != version:
+def _carry_out(store: Store, log: DecisionLog, draft: Decision) -> Decision:
+    begun = log.append(draft)
+    _point(store, begun.model, names.ALIAS_CHAMPION, begun.to_version)
+    found = champion_of(store, begun.model)
+    if found != begun.to_version:
         raise PromotionError(
-            f"the alias was moved behind our back: expected champion of {name} to be "
-            f"{_spoken(version)}, found {_spoken(found)}",
-            "find out who writes to this store without harness, then promote again",
+            f"the alias was moved behind our back: expected champion of {begun.model} to be "
+            f"{spoken(begun.to_version)}, found {spoken(found)}",
+            "find out who writes to this store without harness, then run the command again",
         )
-    registry.set_version_tags(name, version, {names.TAG_STATE: "champion"})
+    _follow_champion(store, begun)
+    ended = {"action": ENDS[begun.action], "made_at": now_text()}
+    return _publish(store, log.append(begun.model_copy(update=ended)))
 
 
-def _spoken(version: int | None) -> str:
-    return "none" if version is None else f"version {version}"
+def _follow_champion(store: Store, begun: Decision) -> None:
+    """What is to be true once the champion has moved. May be done twice."""
+    _point(store, begun.model, names.ALIAS_PREVIOUS, begun.previous_version)
+    left = begun.from_version
+    known = {version.version for version in store.registry.versions(begun.model)}
+    if left in known and left is not None and left != begun.to_version:
+        tags = {names.TAG_STATE: _STATE_LEFT[begun.action]}
+        store.registry.set_version_tags(begun.model, left, tags)
+    if begun.to_version is not None:
+        tags = {names.TAG_STATE: "champion"}
+        store.registry.set_version_tags(begun.model, begun.to_version, tags)
+
+
+def _point(store: Store, name: str, alias: str, version: int | None) -> None:
+    now = store.registry.aliases(name).get(alias)
+    if version is not None and now != version:
+        store.registry.set_alias(name, alias, version)
+    elif version is None and now is not None:
+        store.registry.delete_alias(name, alias)
+
+
+def _publish(store: Store, decision: Decision) -> Decision:
+    """The decision once more as a run of its own: for the UI, and to find a log that lost lines."""
+    name = names.base_run_name(names.KIND_PROMOTION, [decision.model, decision.action])
+    tags = {
+        "model": decision.model,
+        "action": decision.action,
+        names.TAG_DECISION_HASH: decision.hash,
+    }
+    with store.start_run(
+        names.KIND_PROMOTION, name, experiment=names.EXPERIMENT_PROMOTIONS, tags=tags
+    ) as run:
+        if decision.model_id:
+            run.log_model_inputs([decision.model_id])
+        run.log_text(names.ARTIFACT_DECISION, decision.model_dump_json(indent=2))
+        run.log_params({gate.name: gate.found for gate in decision.gates})
+    return decision
+
+
+def _is_published(store: Store, decision: Decision) -> bool:
+    tags = {names.TAG_DECISION_HASH: decision.hash}
+    done = RunStatus.FINISHED
+    return bool(store.find_runs(kind=names.KIND_PROMOTION, tags=tags, status=done, limit=1))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from eval.progress import ProgressFn
 from harness.config.load import Frozen
 from harness.drafter.drafter import drafter_digest
 from harness.drafter.hub import fetch_snapshot
@@ -162,6 +163,19 @@ def complete_run_id(beginning: str, store: Store, kind: str | None = None) -> st
             "give more of its 32 digits",
         )
     return matches[0]
+
+
+def count_hashed(progress: ProgressFn | None, total: int) -> Callable[[int], None]:
+    """What to hand to `require_unchanged` so that `progress` is told of the bytes it hashed."""
+    done = 0
+
+    def on_bytes(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress:
+            progress("hashing the weights", done, total)
+
+    return on_bytes
 
 
 def best_checkpoint(checkpoints: Sequence[Checkpoint]) -> Checkpoint:

@@ -7,12 +7,28 @@ from fakes.bench_results import bench_result, bench_row, interval
 from fakes.tiny_models import write_tiny_drafter, write_tiny_verifier
 
 from harness.drafter.drafter import drafter_digest
+from harness.drafter.provenance import CodeState, Provenance
 from harness.settings import Settings
 from harness.tracking import measurements, names
 from harness.tracking.run import Run
 from harness.tracking.store import Store
 
 DIGEST = "ab" * 32
+PROVENANCE = Provenance(
+    parent=None,
+    d2t_policy="fresh",
+    d2t_sha256=DIGEST,
+    verifier_reference="verifier",
+    verifier_revision=None,
+    verifier_digest=DIGEST,
+    corpus_digest=DIGEST,
+    head_dim=8,
+    head_dim_source="given",
+    code=CodeState(commit="c0ffee", is_dirty=False, diff_sha256=None),
+    versions={},
+    argv=(),
+    hardware={},
+)
 
 
 def train(
@@ -35,7 +51,7 @@ def train(
     ) as run:
         run.log_params({"head_dim": 8, "head_dim_source": "given", "lr": 1e-3})
         run.log_dataset("corpus", "/corpus", DIGEST, "training")
-        run.log_text(names.ARTIFACT_PROVENANCE, "{}")
+        run.log_text(names.ARTIFACT_PROVENANCE, PROVENANCE.model_dump_json())
         models = [_checkpoint(store, run, settings, epoch, config or {}) for epoch in (0, 1)]
     return run.run_id, models
 
@@ -46,6 +62,8 @@ def bench(
     verifier: Path,
     *,
     digests: list[str] | None = None,
+    verifier_digest: str = DIGEST,
+    result_changes: dict[str, object] | None = None,
     **changes: object,
 ) -> str:
     """A finished bench: the first checkpoint accepts 1.6 tokens a draft, the second 1.8."""
@@ -59,7 +77,8 @@ def bench(
         for i, c in enumerate(checkpoints)
     )
     result = bench_result(rows, {c.name: c.path for c in checkpoints})
-    tags = {names.TAG_VERIFIER: str(verifier)}
+    result = result.model_copy(update=result_changes or {})
+    tags = {names.TAG_VERIFIER: str(verifier), names.TAG_VERIFIER_DIGEST: verifier_digest}
     with store.start_run(
         names.KIND_BENCH, "bench tiny", experiment=names.EXPERIMENT_BENCH, tags=tags
     ) as run:

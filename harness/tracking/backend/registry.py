@@ -26,7 +26,13 @@ class MlflowRegistry:
     @translated
     def names(self) -> tuple[str, ...]:
         """See `ModelRegistry.names`."""
-        return tuple(sorted(m.name for m in self._client.search_registered_models()))
+        found, token = [], None
+        while True:
+            page = self._client.search_registered_models(page_token=token)
+            found += [model.name for model in page]
+            token = page.token
+            if not token:
+                return tuple(sorted(found))
 
     @translated
     def versions(self, name: str) -> tuple[ModelVersion, ...]:
@@ -34,7 +40,8 @@ class MlflowRegistry:
         by_version: dict[int, list[str]] = {}
         for alias, version in self.aliases(name).items():
             by_version.setdefault(version, []).append(alias)
-        found = self._client.search_model_versions(f"name = '{name}'")
+        quote = '"' if "'" in name else "'"  # MLflow's filters have no escape for it
+        found = self._client.search_model_versions(f"name = {quote}{name}{quote}")
         read = [_version(item, by_version) for item in found]
         return tuple(sorted(read, key=lambda version: version.version))
 
@@ -75,10 +82,20 @@ class MlflowRegistry:
         self._client.set_registered_model_alias(name, alias, str(version))
 
     @translated
+    def delete_alias(self, name: str, alias: str) -> None:
+        """See `ModelRegistry.delete_alias`."""
+        self._client.delete_registered_model_alias(name, alias)
+
+    @translated
     def set_version_tags(self, name: str, version: int, tags: Mapping[str, str]) -> None:
         """See `ModelRegistry.set_version_tags`."""
         for key, value in tags.items():
             self._client.set_model_version_tag(name, str(version), key, value)
+
+    @translated
+    def delete_version(self, name: str, version: int) -> None:
+        """See `ModelRegistry.delete_version`."""
+        self._client.delete_model_version(name, str(version))
 
 
 @contextmanager

@@ -212,6 +212,7 @@ def test_gates_that_are_off_are_not_asked(
 ) -> None:
     bench(store, models, settings.root_dir / "nowhere", lossless=None, acceptance_length=None)
     policy = Policy(
+        min_decode_speedup=1.0,
         require_lossless=False,
         require_verify_clean=False,
         require_provenance=False,
@@ -219,7 +220,8 @@ def test_gates_that_are_off_are_not_asked(
         rank_by="decode_speedup",
     )
     done = decide(store, settings, f"run:{run_id}@1", policy=policy)
-    assert [gate.name for gate in done.gates] == ["num_prompts", "weights"]
+    always = ["num_prompts", "decode_speedup", "verifier", "vLLM", "hardware", "weights"]
+    assert [gate.name for gate in done.gates] == always
     assert done.action == "promoted"
 
 
@@ -253,7 +255,7 @@ def test_a_bench_of_other_weights_is_no_evidence(
     store: MemoryStore, settings: Settings, run_id: str, models: list[str]
 ) -> None:
     bench(store, models, settings.root_dir / "verifier", digests=["ef" * 32, "fe" * 32])
-    with pytest.raises(ConfigError, match="no result for its weights"):
+    with pytest.raises(ConfigError, match="no result for the weights of epoch-1"):
         decide(store, settings, f"run:{run_id}@1")
 
 

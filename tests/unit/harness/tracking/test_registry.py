@@ -6,9 +6,9 @@ from fakes.trained import train
 
 from harness.errors import ConfigError, PromotionError
 from harness.settings import Settings
-from harness.tracking import names, registry
+from harness.tracking import history, names, registry
 from harness.tracking.decisions import Decision, DecisionLog
-from harness.tracking.records import Checkpoint
+from harness.tracking.records import Checkpoint, RunStatus
 
 
 class KilledError(BaseException):
@@ -68,58 +68,93 @@ def test_an_alias_moved_by_hand_is_noticed(
         move(store, settings, checkpoints[1], 1)
 
 
-@pytest.mark.parametrize(
-    ("step", "champion", "settled"),
-    [
-        ("create_version", 1, None),
-        ("set_alias:previous", 1, "abandoned"),
-        ("set_version_tags:superseded", 1, "abandoned"),
-        ("set_alias:champion", 1, "abandoned"),
-        ("set_version_tags:champion", 2, "promoted"),
-    ],
+STEPS = (
+    "create_version",
+    "append:promoting",
+    "set_alias:champion",
+    "set_alias:previous",
+    "set_version_tags:superseded",
+    "set_version_tags:harness.state': 'champion",
+    "append:promoted",
+    "start_run",
 )
-def test_killed_at_any_step_one_champion_stands(  # noqa: PLR0917 - fixtures and cases
+"""Every write of a promotion, in order."""
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_between_any_two_steps_one_champion_stands_and_the_next_command_mends_the_rest(  # noqa: PLR0917 - fixtures and cases
     store: MemoryStore,
     settings: Settings,
     checkpoints: tuple[Checkpoint, ...],
     monkeypatch: pytest.MonkeyPatch,
     step: str,
-    champion: int,
-    settled: str | None,
+    is_after: bool,
 ) -> None:
     move(store, settings, checkpoints[0], None)
+    log = DecisionLog(settings.mlruns_dir)
     method, _, detail = step.partition(":")
-    original = getattr(store.registry, method)
+    owner = {"append": DecisionLog, "start_run": store}.get(method, store.registry)
+    original = getattr(owner, method)
 
-    def killed(*arguments: object) -> object:
-        if not detail or detail in str(arguments):
-            raise KilledError
-        return original(*arguments)
+    def killed(*arguments: object, **options: object) -> object:
+        if detail and detail not in str(arguments):
+            return original(*arguments, **options)
+        if is_after:
+            original(*arguments, **options)
+        raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.registry, method, killed)
+        patch.setattr(owner, method, killed)
         with pytest.raises(KilledError):
             move(store, settings, checkpoints[1], 1)
+    moved_at = STEPS.index("set_alias:champion")
+    is_new = (STEPS.index(step), is_after) >= (moved_at, True)
+    champion = 2 if is_new else 1
     assert store.registry.aliases("tiny")["champion"] == champion
 
-    log = DecisionLog(settings.mlruns_dir)
-    registry.settle(store, log)
-    last = log.read()[-1]
-    assert last.action == (settled or "promoted")
-    assert last.to_version == (1 if settled is None else 2)
+    with registry.promotion_lock(settings):
+        registry.mend(store, log)
+    assert store.registry.aliases("tiny") == (
+        {"champion": 2, "previous": 1} if is_new else {"champion": 1}
+    )
+    decisions = log.read()
+    is_begun = (STEPS.index(step), is_after) >= (STEPS.index("append:promoting"), True)
+    expected = "promoted" if is_new or not is_begun else "abandoned"
+    assert decisions[-1].action == expected
+    assert history.pending(decisions) is None
+    states = [v.tags.get(names.TAG_STATE) for v in store.registry.versions("tiny")]
+    assert states[champion - 1] == "champion"
+    assert states.count("champion") == 1
+    finished = store.find_runs(kind=names.KIND_PROMOTION, status=RunStatus.FINISHED)
+    copies = [run.tags[names.TAG_DECISION_HASH] for run in finished]
+    assert copies.count(decisions[-1].hash) == 1
 
     done = move(store, settings, checkpoints[1], champion)
     assert done.to_version == 2
     assert store.registry.aliases("tiny")["champion"] == 2
 
 
-def test_settling_a_settled_log_adds_nothing(
+def test_the_beginning_of_a_line_is_no_decision(
     store: MemoryStore, settings: Settings, checkpoints: tuple[Checkpoint, ...]
 ) -> None:
     move(store, settings, checkpoints[0], None)
     log = DecisionLog(settings.mlruns_dir)
-    registry.settle(store, log)
+    with log.path.open("a") as stream:
+        stream.write('{"schema_version": 1, "seq')
     assert len(log.read()) == 2
+    move(store, settings, checkpoints[1], 1)
+    assert [d.action for d in log.read()] == ["promoting", "promoted"] * 2
+
+
+def test_mending_what_is_whole_adds_nothing(
+    store: MemoryStore, settings: Settings, checkpoints: tuple[Checkpoint, ...]
+) -> None:
+    move(store, settings, checkpoints[0], None)
+    log = DecisionLog(settings.mlruns_dir)
+    assert registry.mend(store, log) is None
+    assert len(log.read()) == 2
+    assert len(store.find_runs(kind=names.KIND_PROMOTION)) == 1
 
 
 def test_a_version_is_made_once_for_a_checkpoint(
