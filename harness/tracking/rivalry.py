@@ -4,8 +4,8 @@ Candidate and champion each stand at the K that ranks best for them: that is how
 """
 
 from eval.assembly import bootstrap_of
-from eval.paired import PairedDifference, bench_arm, paired_differences, prompts_needed
-from eval.result import ALL, BenchResult, BenchRow, Interval
+from eval.paired import Arm, PairedDifference, bench_arm, paired_differences, prompts_needed
+from eval.result import ALL, BenchRow, Interval
 from harness.config.policy import Policy
 from harness.tracking import names
 from harness.tracking.decisions import Gate
@@ -63,38 +63,27 @@ def check_against(policy: Policy, evidence: Evidence, champion: BenchRow) -> lis
     if policy.max_category_regression is not None:
         bound = 1 - policy.max_category_regression
         for difference in categories or [pooled]:
-            kept = _share_kept(policy, result, champion, difference)
+            kept = _share_kept(policy, arms[0], difference)
             name = _CATEGORY.format(category=difference.category)
             gates.append(_told(low_end(name, bound, kept), kept, bound, difference))
     return gates
 
 
-def _share_kept(
-    policy: Policy, result: BenchResult, champion: BenchRow, difference: PairedDifference
-) -> Interval | None:
+def _share_kept(policy: Policy, champion: Arm, difference: PairedDifference) -> Interval | None:
     """The candidate's figure as a share of the champion's, 1 where they are equal."""
     if policy.rank_by == names.METRIC_DECODE_SPEEDUP:
         return difference.speedup_ratio
-    gain = difference.acceptance_difference
-    length = _champion_length(result, champion, difference.category)
-    if gain is None or length is None:
+    counts = [
+        prompt.acceptance
+        for prompt in champion.prompts
+        if prompt.acceptance and difference.category in {ALL, prompt.category}
+    ]
+    drafts, gain = sum(count.num_drafts for count in counts), difference.acceptance_difference
+    if gain is None or not drafts:
         return None
+    length = 1 + sum(count.num_accepted for count in counts) / drafts
     low, high = (None if end is None else 1 + end / length for end in (gain.low, gain.high))
     return Interval(value=1 + gain.value / length, low=low, high=high)
-
-
-def _champion_length(result: BenchResult, champion: BenchRow, category: str) -> float | None:
-    for row in result.results:
-        same = (row.drafter, row.k, row.concurrency) == (
-            champion.drafter,
-            champion.k,
-            champion.concurrency,
-        )
-        if same and row.category == category and row.acceptance_length:
-            return row.acceptance_length.value
-    return (
-        champion.acceptance_length.value if category == ALL and champion.acceptance_length else None
-    )
 
 
 def _told(

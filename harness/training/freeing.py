@@ -129,11 +129,12 @@ def _reasons(
                 reasons.setdefault(checkpoint.model_id, "its training is not closed")
             elif checkpoint.model_id not in may_go:
                 reasons.setdefault(checkpoint.model_id, "among the best, or the last")
-    by_digest = {c.digest: c for checkpoints in found.values() for c in checkpoints}
-    for run in runs.values():  # of each its last checkpoint stays, or the first is on its way
-        parent = by_digest.get(run.tags.get(names.TAG_FINETUNE_PARENT_DIGEST, ""))
-        if parent:
-            reasons.setdefault(parent.model_id, "the parent of one that stays")
+    # Of each training the last checkpoint stays, or the first is on its way: so does its parent.
+    parents = {run.tags.get(names.TAG_FINETUNE_PARENT_DIGEST) for run in runs.values()}
+    for checkpoints in found.values():
+        for checkpoint in checkpoints:
+            if checkpoint.digest in parents:
+                reasons.setdefault(checkpoint.model_id, "the parent of one that stays")
     return reasons
 
 

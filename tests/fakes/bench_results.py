@@ -1,10 +1,19 @@
 """Bench results with the figures one asks for, as the eval package would have written them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eval.counters import AcceptanceCounts
-from eval.result import ALL, BenchResult, BenchRow, EngineRecord, Interval, Lossless, TokenSpread
+from eval.records import EngineRecord
+from eval.result import (
+    ALL,
+    BenchResult,
+    BenchRow,
+    Interval,
+    Lossless,
+    PromptSample,
+    TokenSpread,
+)
 from eval.spec import BenchSpec, DrafterSpec, Prompt, ServerSpec
 
 
@@ -43,6 +52,35 @@ def bench_row(drafter: str, digest: str | None, k: int = 3, **changes: object) -
         **changes,
     }
     return BenchRow.model_validate(facts)
+
+
+def prompt_samples(
+    arm: str, accepted: Sequence[int], tpot_s: float = 0.05, k: int | None = 3
+) -> tuple[PromptSample, ...]:
+    """A sample a prompt: ten drafts that accepted so many tokens; chat and code in turn."""
+    return tuple(
+        PromptSample(
+            arm=arm,
+            k=k,
+            concurrency=1,
+            session="s",
+            prompt_id=f"p{number}",
+            category="code" if number % 2 else "chat",
+            num_turns=1,
+            num_prompt_tokens=5,
+            num_tokens=21,
+            num_decode_tokens=20,
+            decode_s=20 * tpot_s * (1 + number / 100),
+            ttft_s=0.1,
+            latency_s=0.1 + 20 * tpot_s,
+            acceptance=AcceptanceCounts(
+                num_drafts=10, num_draft_tokens=30, num_accepted=count, accepted_at=(count, 0, 0)
+            )
+            if k
+            else None,
+        )
+        for number, count in enumerate(accepted)
+    )
 
 
 def bench_result(

@@ -1,6 +1,7 @@
 """The whole of a promotion over a store in memory: real files, real checks, real log."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,11 @@ from fakes.bench_results import interval
 from fakes.memory_store import MemoryStore
 from fakes.tiny_models import write_tiny_drafter
 from fakes.trained import bench, train
+from pydantic import ValidationError
 
+from eval.counters import AcceptanceCounts
+from eval.parityresult import ParityReport, ParityRow
+from eval.records import EngineRecord
 from eval.result import Divergence, Interval, Lossless
 from harness.config.policy import Policy
 from harness.errors import ConfigError, TrackingError
@@ -223,6 +228,132 @@ def test_gates_that_are_off_are_not_asked(
     always = ["num_prompts", "decode_speedup", "verifier", "vLLM", "hardware", "weights"]
     assert [gate.name for gate in done.gates] == always
     assert done.action == "promoted"
+
+
+ONE_ROW = {"device": "cpu", "dtype": "float32", "num_answers": 24, "num_answer_tokens": 480}
+
+
+def parity(num_equal: int) -> ParityReport:
+    row = ParityRow(
+        drafter="epoch-1",
+        k=3,
+        concurrency=1,
+        num_requests=24,
+        num_equal=num_equal,
+        served=AcceptanceCounts(),
+        replayed=AcceptanceCounts(),
+        served_low=None,
+        served_high=None,
+        is_exact=True,
+    )
+    return ParityReport(rows=(row,), states_s=None, replay_s=1.0, **ONE_ROW)
+
+
+def engines(*versions: str) -> dict[str, object]:
+    record = EngineRecord(name="e", arm="e", command=(), start_s=1.0, vllm_version="")
+    return {"engines": tuple(record.model_copy(update={"vllm_version": v}) for v in versions)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "result", "gate", "found"),
+    [
+        ({"require_parity": True}, {}, "parity", "not checked: harness bench --parity"),
+        ({"require_parity": True}, {"parity": parity(23)}, "parity", "23 of 24 requests equal"),
+        ({"require_parity": True}, {"parity": parity(24)}, None, "24 of 24 requests equal"),
+        ({}, engines("0.32.0", "0.33.0"), "vLLM", "0.32.0, 0.33.0"),
+        ({"vllm_version": "0.31.0"}, {}, "vLLM", "0.32.0"),
+        ({"vllm_version": "0.32.0"}, {}, None, "0.32.0"),
+        ({}, {"environment": {}}, "hardware", "unknown"),
+        ({"hardware": "H200"}, {"environment": {"cpu": "x"}}, "hardware", "cpu x"),
+        (
+            {"hardware": "h200"},
+            {"environment": {"cpu": "x", "gpus": "NVIDIA H200"}},
+            None,
+            "cpu x, gpus NVIDIA H200",
+        ),
+    ],
+)
+def test_how_it_was_measured_can_refuse(  # noqa: PLR0917 - fixtures and cases
+    store: MemoryStore,
+    settings: Settings,
+    run_id: str,
+    models: list[str],
+    policy: dict[str, object],
+    result: dict[str, object],
+    gate: str | None,
+    found: str,
+) -> None:
+    bench(store, models, settings.root_dir / "verifier", result_changes=result)
+    done = decide(store, settings, f"run:{run_id}@1", policy=POLICY.model_copy(update=policy))
+    assert failed(done) == ({gate: found} if gate else {})
+    assert found in {gate.found for gate in done.gates}
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_flags_of_the_bench_are_told_and_can_refuse(
+    store: MemoryStore, settings: Settings, run_id: str, models: list[str], is_asked: bool
+) -> None:
+    bench(store, models, settings.root_dir / "verifier", flags=("the baseline drifted",))
+    policy = POLICY.model_copy(update={"require_unflagged": is_asked})
+    done = decide(store, settings, f"run:{run_id}@1", policy=policy)
+    assert done.flags == ("the baseline drifted",)
+    expected = {"flags of the bench": "the baseline drifted"} if is_asked else {}
+    assert failed(done) == expected
+
+
+def test_a_bench_with_another_verifier_is_no_evidence(
+    store: MemoryStore, settings: Settings, run_id: str, models: list[str]
+) -> None:
+    bench(store, models, settings.root_dir / "verifier", verifier_digest="cd" * 32)
+    with pytest.raises(ConfigError, match="ran another verifier: expected digest abab") as caught:
+        decide(store, settings, f"run:{run_id}@1")
+    assert "found cdcdcdcdcdcd" in caught.value.message
+    bench_id = bench(store, models, settings.root_dir / "verifier")
+    bench(store, models, settings.root_dir / "verifier", verifier_digest="cd" * 32)
+    assert decide(store, settings, f"run:{run_id}@1").bench_run_id == bench_id
+
+
+def test_changed_files_are_refused_before_anything_is_measured(
+    store: MemoryStore, settings: Settings, run_id: str, models: list[str]
+) -> None:
+    def never(references: Sequence[str]) -> str:
+        raise AssertionError(references)
+
+    weights = store.get_checkpoint(models[1]).path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    done = promote([f"run:{run_id}@1"], "tiny", POLICY, settings, store, measure=never)
+    assert done.action == "refused"
+    assert "model.safetensors" in failed(done)["weights"]
+    assert {g.found for g in done.gates if g.is_passed is None} == {"not measured yet"}
+    assert DecisionLog(settings.mlruns_dir).read()[-1].bench_run_id is None
+
+
+def test_a_measurement_is_repeated_when_asked_for(
+    store: MemoryStore, settings: Settings, run_id: str, models: list[str]
+) -> None:
+    bench(store, models, settings.root_dir / "verifier")
+
+    def measure(references: Sequence[str]) -> str:
+        return bench(store, models, settings.root_dir / "verifier", num_prompts=99)
+
+    done = promote(
+        [f"run:{run_id}@1"],
+        "tiny",
+        POLICY,
+        settings,
+        store,
+        measure=measure,
+        is_remeasuring=True,
+    )
+    assert done.gates[0].found == "99"
+
+
+@pytest.mark.parametrize("gates", [{}, {"min_acceptance_gain": 0.0}, {"require_lossless": True}])
+def test_a_policy_that_any_drafter_passes_is_refused(gates: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="any drafter would pass"):
+        Policy.model_validate(gates)
+    with pytest.raises(ValidationError, match="greater than 1"):
+        Policy.model_validate({**gates, "min_acceptance_length": 1.0})
 
 
 def test_without_a_bench_there_is_no_evidence(
