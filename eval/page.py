@@ -10,13 +10,29 @@ from html import escape
 from eval.result import Interval
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
+:root { color-scheme: light dark; --ink: #1f2328; --paper: #fff; --line: #d0d7de; --soft: #59636e;
+  --mark: #0b62a8; --flag: #fff3cd; --edge: #d39e00; --said: #cfe8fb }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #3d444d;
+  --soft: #9198a1; --mark: #58a6ff; --flag: #3a2f0b; --said: #12395c } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+  color: var(--ink); background: var(--paper) }
+h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-size: 1.2rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
-.wide { overflow-x: auto }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ccc }
-td.n { text-align: right; font-variant-numeric: tabular-nums }
-.flag { background: #fff3cd; padding: .2rem .6rem; border-left: 4px solid #d39e00 }
-svg { width: 100%; height: auto } dt { font-weight: 600 } small { color: #555 }
+.wide { overflow-x: auto } .wide svg { min-width: 40rem; max-width: 60rem }
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line);
+  vertical-align: top }
+td { overflow-wrap: anywhere; min-width: 5.5rem } td.n, th.n { min-width: 1rem }
+.n { text-align: right; font-variant-numeric: tabular-nums }
+.flag { background: var(--flag); padding: .2rem .6rem; border-left: 4px solid var(--edge);
+  display: inline-block }
+svg { width: 100%; height: auto } svg text { fill: currentColor } .grid { stroke: var(--line) }
+.null { stroke: var(--soft); stroke-dasharray: 4 3 } .mark { stroke: var(--mark) }
+.dot { fill: var(--mark) } dt { font-weight: 600 } small, .soft { color: var(--soft) }
+@media (max-width: 40rem) { body { font-size: 15px; margin: 1rem auto } h1 { font-size: 1.3rem } }
+@media print { :root { --ink: #000; --paper: #fff; --line: #bbb; --soft: #444; --mark: #0b62a8;
+  --flag: #fff; --said: #e6f2fb } body { max-width: none; margin: 0; font-size: 11pt }
+  .wide { overflow: visible } .wide svg { min-width: 0 } tr, svg, figure { break-inside: avoid }
+  h2 { break-after: avoid } }
 """
 _RUN_ID = re.compile(r"(run:[0-9a-f]{8})[0-9a-f]{24}")
 
@@ -25,6 +41,7 @@ def page(title: str, parts: Iterable[str], style: str = "") -> str:
     """The whole document; `parts` are markup, the title is text."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head>"
         f"<body>{''.join(parts)}</body></html>\n"
     )
@@ -32,8 +49,14 @@ def page(title: str, parts: Iterable[str], style: str = "") -> str:
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
     """A table of text and numbers."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows)
+    body_rows = [tuple(row) for row in rows]
+    first = body_rows[0] if body_rows else ()
+    kinds = [_kind(value) for value in first]
+    head = "".join(
+        f"<th{kinds[index] if index < len(kinds) else ''}>{escape(column)}</th>"
+        for index, column in enumerate(columns)
+    )
+    body = "".join("<tr>" + "".join(map(cell, row)) + "</tr>" for row in body_rows)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
@@ -42,8 +65,11 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
 
 def cell(value: object) -> str:
     """One cell; whole numbers stand on the right."""
-    kind = ' class="n"' if isinstance(value, int) else ""
-    return f"<td{kind}>{escape(str(value))}</td>"
+    return f"<td{_kind(value)}>{escape(str(value))}</td>"
+
+
+def _kind(value: object) -> str:
+    return ' class="n"' if isinstance(value, int) else ""
 
 
 def glossary(words: Mapping[str, str]) -> str:

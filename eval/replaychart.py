@@ -12,7 +12,7 @@ from eval.page import ends
 from eval.replayresult import PositionRow, ReplayRow
 from eval.result import ALL, Interval
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#999999")
 _MARKERS = ("circle", "square", "triangle", "diamond")
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM, _INNER = 900, 60, 620, 20, 45, 280
 _LABEL_CHARACTERS = 26
@@ -53,8 +53,8 @@ def length_chart(drafters: Sequence[tuple[str, Sequence[ReplayRow]]]) -> str:
         marks.append(f'<text x="{_RIGHT + 40}" y="{y + 4}">{escape(label)}</text>')
     height = _TOP + max(_INNER, 22 * len(drafters)) + _BOTTOM
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" font-size="13" role="img" aria-label='
-        f'"acceptance length over K with intervals">{"".join(marks)}</svg>'
+        f'<div class="wide"><svg viewBox="0 0 {_WIDTH} {height}" font-size="13" role="img" '
+        f'aria-label="acceptance length over K with intervals">{"".join(marks)}</svg></div>'
     )
 
 
@@ -73,8 +73,8 @@ def bar_chart(bars: Sequence[Bar], least: float, most: float, label: str) -> str
             f"{escape(bar.note)}</text>"
         )
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {12 + height * len(bars)}" font-size="13" role="img" '
-        f'aria-label="{escape(label)}">{"".join(marks)}</svg>'
+        f'<div class="wide"><svg viewBox="0 0 {_WIDTH} {12 + height * len(bars)}" font-size="13" '
+        f'role="img" aria-label="{escape(label)}">{"".join(marks)}</svg></div>'
     )
 
 
@@ -101,7 +101,7 @@ class _Frame:
         for half in range(2, int(self._top * 2) + 1):
             y = self._y(half / 2)
             marks.append(
-                f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}" stroke="#ddd"/>'
+                f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}" class="grid"/>'
                 f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{half / 2:g}</text>'
             )
         marks += [

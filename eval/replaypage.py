@@ -9,10 +9,10 @@ from eval.replayresult import DrafterReplay, Example, ReplayResult, ReplayRow, T
 from eval.result import ALL
 
 _STYLE = """
-.text { white-space: pre-wrap; border: 1px solid #ccc; padding: .6rem; margin: .3rem 0 1rem;
+.text { white-space: pre-wrap; border: 1px solid var(--line); padding: .6rem; margin: .3rem 0 1rem;
   overflow-wrap: anywhere; unicode-bidi: isolate }
-.a { background: #cfe8fb; text-decoration: underline; text-decoration-thickness: 2px }
-.p { color: #666; font-style: italic }
+.a { background: var(--said); text-decoration: underline; text-decoration-thickness: 2px }
+.p { color: var(--soft); font-style: italic }
 """
 _CLASSES: dict[TokenKind, str] = {"accepted": "a", "verifier": "v", "prefill": "p"}
 _WORDS = {

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from eval.page import ends, glossary, interval_text, page, short_names, table
+from eval.intervalchart import Mark, interval_chart
+from eval.page import glossary, interval_text, page, short_names, table
 from eval.parityresult import ParityReport, ParityRow
 from eval.reporttables import (
     acceptance_table,
@@ -17,7 +18,7 @@ from eval.result import ALL, BenchResult, BenchRow
 
 _MOST_UNEQUAL = 5
 
-_GLOSSARY = {
+GLOSSARY = {
     "verifier": "the large language model whose answers are wanted",
     "drafter": "a small model that proposes several tokens; the verifier accepts or rejects them, "
     "so the text stays the verifier's own",
@@ -60,7 +61,7 @@ def render_html(result: BenchResult) -> str:
         _category_table([row for row in result.results if row.category != ALL]),
         _ceiling_table(result),
         _parity_table(result.parity),
-        glossary(_GLOSSARY),
+        glossary(GLOSSARY),
         "<h2>Conditions</h2>",
         table(("what", "value"), _conditions(full)),
     ]
@@ -207,34 +208,12 @@ def _explanation(row: BenchRow) -> str:
 
 def _chart(rows: Sequence[BenchRow]) -> str:
     """Speedups with their intervals on one axis; the line is the verifier alone."""
-    bounds = [end for row in rows for end in ends(row.decode_speedup)]
-    least, most = min([*bounds, 1.0]) * 0.95, max([*bounds, 1.0]) * 1.05
-    height, apart = 30 * len(rows) + 40, 0.08 * (most - least)
-
-    def x(value: float) -> float:
-        return 300 + 580 * (value - least) / (most - least)
-
-    marks = [f'<line x1="{x(1):.1f}" y1="10" x2="{x(1):.1f}" y2="{height - 25}" stroke="#888"/>']
-    ticks = {1.0: "1.0"} | {e: f"{e:.2f}" for e in (min(bounds), max(bounds)) if abs(e - 1) > apart}
-    marks += [
-        f'<text x="{x(at):.1f}" y="{height - 8}" text-anchor="middle">{text}</text>'
-        for at, text in ticks.items()
-    ]
-    for index, row in enumerate(rows):
-        y = 25 + 30 * index
-        low, value, high = ends(row.decode_speedup)
-        label = f"{row.drafter[-30:]} K={row.k} c={row.concurrency}"
-        marks.append(f'<text x="290" y="{y + 5}" text-anchor="end">{escape(label)}</text>')
-        marks.append(
-            f'<line x1="{x(low):.1f}" y1="{y}" x2="{x(high):.1f}" y2="{y}" '
-            f'stroke="#1f5fa8" stroke-width="3"/>'
-            f'<circle cx="{x(value):.1f}" cy="{y}" r="6" fill="#1f5fa8"/>'
-        )
-    return (
-        f'<svg viewBox="0 0 900 {height}" font-size="13" role="img" '
-        f'aria-label="decode speedup with intervals">{"".join(marks)}</svg>'
-        "<p><small>Decode speedup and its interval; the grey line is the verifier alone. "
-        "c: requests at once.</small></p>"
+    return interval_chart(
+        [Mark(f"{row.drafter} K={row.k} c={row.concurrency}", row.decode_speedup) for row in rows],
+        null=1.0,
+        title="decode speedup with intervals",
+        note="Decode speedup and its interval; the dashed line is the verifier alone. "
+        "c: requests at once.",
     )
 
 

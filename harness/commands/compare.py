@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
 
 import typer
 
 from eval.paired import percent_text
 from eval.result import ALL
-from harness.commands.options import AsJson, Force, References
+from harness.commands.options import Against, AsJson, Force, References
 from harness.compare.comparison import compare
 from harness.compare.differences import KeyDifference
 from harness.compare.document import Comparison, Pair
@@ -27,10 +26,7 @@ _FLAGGED = "; its times are flagged, see the warnings"
 def main(
     references: References,
     *,
-    against: Annotated[
-        str | None,
-        typer.Option(help="What all are compared with: champion, or a reference; else the first."),
-    ] = None,
+    against: Against = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

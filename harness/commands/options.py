@@ -27,3 +27,7 @@ References = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Compare unlike measurements, too.")]
+Against = Annotated[
+    str | None,
+    typer.Option(help="What all are compared with: champion, or a reference; else the first."),
+]

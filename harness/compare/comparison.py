@@ -10,6 +10,7 @@ from harness.compare.labels import label_subjects
 from harness.compare.measured import (
     Measured,
     cautions_of,
+    conditions_of,
     figures_of,
     measured_ones,
     pairs_of,
@@ -72,9 +73,10 @@ def compare(
             for label, subject in zip(labels, subjects, strict=True)
         ),
         unlike=different,
+        conditions=conditions_of(measured),
         params=param_differences(trainings),
         provenance=provenance_differences(trainings, store),
-        figures=tuple(figures_of(measured)),
+        figures=tuple(row for one in measured for row in figures_of(one)),
         pairs=tuple(pairs_of(measured, is_forced=is_forced)),
     )
 

@@ -40,6 +40,12 @@ class Figures(Frozen):
     acceptance_length: Interval | None
     acceptance_rate_at: tuple[float, ...]
     decode_speedup: Interval | None
+    baseline_tpot_ms: Interval | None = None
+    """Time per token of the verifier alone; None where nothing was timed."""
+    tpot_ms: Interval | None = None
+    num_equal: int | None = None
+    """Answers equal to the baseline's, of `num_compared`; None where that was not compared."""
+    num_compared: int | None = None
 
 
 class Pair(Frozen):
@@ -70,6 +76,8 @@ class Comparison(Frozen):
     subjects: tuple[Compared, ...]
     unlike: tuple[Unlike, ...]
     """Conditions in which the measurements differ; not empty only when that was forced."""
+    conditions: dict[str, str]
+    """Of the first one's measurement; of all where `unlike` is empty."""
     params: tuple[KeyDifference, ...]
     provenance: tuple[KeyDifference, ...]
     figures: tuple[Figures, ...]

@@ -65,27 +65,29 @@ def shared_points(found: Sequence[Measured]) -> list[Point]:
     return [point for point in _points(found[0]) if point in shared]
 
 
-def figures_of(found: Sequence[Measured]) -> Iterator[Figures]:
-    """Every figure of every drafter, over all prompts and by category."""
-    for one in found:
-        document = one.measurement.document
-        if isinstance(document, BenchResult):
-            for row in document.results:
-                if row.drafter == one.arm:
-                    yield Figures(
-                        label=one.label, k=row.k, concurrency=row.concurrency,
-                        category=row.category, num_prompts=row.num_prompts,
-                        acceptance_length=row.acceptance_length,
-                        acceptance_rate_at=row.acceptance_rate_at,
-                        decode_speedup=row.decode_speedup,
-                    )  # fmt: skip
-            continue
-        for replayed in _replay_of(document, one.arm).rows:
-            yield Figures(
-                label=one.label, k=replayed.k, concurrency=None, category=replayed.category,
-                num_prompts=replayed.num_prompts, acceptance_length=replayed.acceptance_length,
-                acceptance_rate_at=replayed.acceptance_rate_at, decode_speedup=None,
-            )  # fmt: skip
+def conditions_of(found: Sequence[Measured]) -> dict[str, str]:
+    """Under what the first one was measured; empty where nothing was."""
+    return _conditions(found[0], found) if found else {}
+
+
+def figures_of(one: Measured) -> list[Figures]:
+    """Every figure of a drafter, over all prompts and by category."""
+    document = one.measurement.document
+    if isinstance(document, BenchResult):
+        return [_timed(one.label, row) for row in document.results if row.drafter == one.arm]
+    return [
+        Figures(
+            label=one.label,
+            k=row.k,
+            concurrency=None,
+            category=row.category,
+            num_prompts=row.num_prompts,
+            acceptance_length=row.acceptance_length,
+            acceptance_rate_at=row.acceptance_rate_at,
+            decode_speedup=None,
+        )
+        for row in _replay_of(document, one.arm).rows
+    ]
 
 
 def pairs_of(found: Sequence[Measured], *, is_forced: bool) -> Iterator[Pair]:
@@ -144,6 +146,24 @@ def _pair(
         speed=speed_sentence(whole, first.label, other.label) if is_timed else None,
         acceptance=acceptance_sentence(whole, first.label, other.label),
         differences=differences,
+    )
+
+
+def _timed(label: str, row: BenchRow) -> Figures:
+    lossless = row.lossless
+    return Figures(
+        label=label,
+        k=row.k,
+        concurrency=row.concurrency,
+        category=row.category,
+        num_prompts=row.num_prompts,
+        acceptance_length=row.acceptance_length,
+        acceptance_rate_at=row.acceptance_rate_at,
+        decode_speedup=row.decode_speedup,
+        baseline_tpot_ms=row.baseline_tpot_ms,
+        tpot_ms=row.tpot_ms,
+        num_equal=lossless.num_equal if lossless else None,
+        num_compared=lossless.num_compared if lossless else None,
     )
 
 

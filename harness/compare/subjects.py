@@ -219,10 +219,11 @@ def _inside(subject: Subject, measurement: Measurement | None) -> Subject | None
 
 
 def _each_once(subjects: Iterable[Subject]) -> tuple[Subject, ...]:
-    """Without repetitions: the same weights in the same measurement."""
+    """Without repetitions: the same checkpoint in the same measurement."""
     kept: dict[object, Subject] = {}
     for subject in subjects:
         found = subject.measurement
-        key = (subject.digest or subject.reference, subject.arm, found.place if found else None)
+        weights = subject.checkpoint.model_id if subject.checkpoint else subject.digest
+        key = (weights or subject.reference, subject.arm, found.place if found else None)
         kept.setdefault(key, subject)
     return tuple(kept.values())

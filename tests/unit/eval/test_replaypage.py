@@ -40,7 +40,7 @@ def test_the_page_needs_no_script_and_no_network() -> None:
 
 def test_accepted_tokens_are_told_by_more_than_colour() -> None:
     page = render_replay(RESULT)
-    assert ".a { background: #cfe8fb; text-decoration: underline" in page
+    assert ".a { background: var(--said); text-decoration: underline" in page
     assert 'Legend: <span class="a">' in page
     assert f'<span class="p"> &lt;{KNOWN}&gt;</span><span class="a"> &lt;{KNOWN}&gt;</span>' in page
 
