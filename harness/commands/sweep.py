@@ -30,7 +30,7 @@ from harness.sweep.leases import coordinator_lock, read_coordinator
 from harness.sweep.ports import Pause
 from harness.sweep.records import Trial, TrialState
 from harness.sweep.repair import repair as repair_sweep
-from harness.sweep.session import prepare, reopen, require_trainable, run_sweep
+from harness.sweep.session import prepare, reopen, require_trainable, require_unused, run_sweep
 from harness.sweep.space import spell
 from harness.sweep.study import SweepStudy
 from harness.sweep.verdicts import front, retry_origin
@@ -76,6 +76,9 @@ def run(
     timeout: Annotated[float | None, typer.Option(help="Seconds after which none starts.")] = None,
     workers: Annotated[int | None, typer.Option(help="Trials at once.")] = None,
     max_failures: Annotated[int | None, typer.Option(help="Failed trials that stop it.")] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with the sweep of this name; else there must be none.")
+    ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would do.")] = False,
     overrides: _Set = None,
 ) -> None:
@@ -94,6 +97,8 @@ def run(
         max_failures=max_failures,
     )
     prepared = prepare(resolved, settings)
+    if not resume:
+        require_unused(prepared)
     store = open_store(settings)
     require_trainable(prepared, store)
     if dry_run:

@@ -5,6 +5,7 @@ that a coordinator that was killed anywhere leaves trials that `recovery` can go
 told to Optuna once: what is told already is never told again.
 """
 
+from harness.errors import PrerequisiteError
 from harness.sweep.endings import Endings
 from harness.sweep.leases import Heartbeat
 from harness.sweep.ledger import Ledger
@@ -23,12 +24,16 @@ from harness.sweep.records import (
     read_events,
 )
 from harness.sweep.recovery import recover
+from harness.sweep.slots import Slot
+from harness.sweep.space import Point
 from harness.sweep.study import SweepStudy
 from harness.sweep.verdicts import count_failures, has_next
 
 _POLL_S = 0.2
 _LOOK_S = 1.0
 """Between looks of the ledger and the screen at trials of which nothing was heard."""
+_NO_ROOM_S = 10.0
+"""Between looks for room for the next trial, while others run that may give some back."""
 
 
 class Coordinator:
@@ -49,7 +54,7 @@ class Coordinator:
         self._running: list[Running] = []
         self._queue: list[int] = []
         self._heartbeat = Heartbeat(study, ports.clock, ports.sleep)
-        self._began = self._next_look = ports.clock()
+        self._began = self._next_look = self._next_start = ports.clock()
         self._stop_at: float | None = None
         self._num_asked_to_stop = 0
 
@@ -70,13 +75,14 @@ class Coordinator:
             if is_news:
                 trials = self._study.trials()
             pause = self._reason_to_pause(trials)
-            if pause is None and self._free:
+            if pause is None and self._free and self._ports.clock() >= self._next_start:
                 self._start_next(trials)
                 is_news, trials = True, self._study.trials()
             self._look(trials, is_due=is_news)
             if pause is not None and not self._running:
                 return pause
-            self._ports.sleep(_POLL_S if self._running else 0.0)
+            is_waiting = self._running or self._ports.clock() < self._next_start
+            self._ports.sleep(_POLL_S if is_waiting else 0.0)
 
     def close(self) -> None:
         """Stops what still runs, checkpoints saved, and gives the sweep back."""
@@ -121,10 +127,29 @@ class Coordinator:
             if not self.endings.end_early(trial):
                 self._start(trial)
 
+    def _find_room(self, point: Point) -> Slot | None:
+        """A free slot where the point finds disk and memory; None while running trials hold them.
+
+        Raises:
+            PrerequisiteError: There is no room, and nothing runs that would make any.
+        """
+        for slot in self._free:
+            try:
+                self._ports.require_room(point, slot)
+            except PrerequisiteError:
+                if slot is self._free[-1] and not self._running:
+                    raise
+            else:
+                return slot
+        self._next_start = self._ports.clock() + _NO_ROOM_S
+        return None
+
     def _start(self, trial: Trial) -> None:
-        slot = self._free[0]
         point = self._study.space.resolve(trial.params)
-        self._ports.require_room(point, slot)
+        slot = self._find_room(point)
+        if slot is None:
+            self._queue.insert(0, trial.number)
+            return
         train = point.train.model_copy(
             update={
                 "name": f"{self._config.name} t{trial.number:03d}",
@@ -132,12 +157,13 @@ class Coordinator:
                 "replay_k": point.k,
             }
         )
-        self._study.note(trial.number, stage="training", attempts=trial.num_attempts + 1)
+        attempt = trial.num_attempts + 1
+        self._study.note(trial.number, stage="training", slot=slot.name, attempts=attempt)
         spec = TrialSpec(
             sweep_id=self._study.sweep_id,
             sweep_name=self._config.name,
             number=trial.number,
-            attempt=trial.num_attempts + 1,
+            attempt=attempt,
             train=train,
             settings=self._place.settings,
             parent_run_id=self._ledger.parent_run_id,

@@ -84,6 +84,20 @@ def prepare(config: SweepConfig, settings: Settings) -> Prepared:
     return Prepared(config=config, base=base, bench=bench, space=space, place=place)
 
 
+def require_unused(prepared: Prepared) -> None:
+    """Refuses to go on with a sweep that was begun.
+
+    Raises:
+        ConfigError: There is one of this name.
+    """
+    place, name = prepared.place, prepared.config.name
+    if (place.folder / CONFIG_NAME).exists():
+        raise ConfigError(
+            f"--no-resume: expected no sweep {name!r} yet, found one in {place.folder}",
+            "leave the flag out to go on with it, or say --set name=ANOTHER for a new one",
+        )
+
+
 def require_trainable(prepared: Prepared, store: Store) -> None:
     """Refuses a base training that could not start, before any trial fails for it.
 

@@ -26,7 +26,7 @@ from harness.sweep.records import (
     events_path,
 )
 from harness.sweep.slots import Slot
-from harness.sweep.space import Space
+from harness.sweep.space import Point, Space
 from harness.sweep.study import SweepStudy
 from harness.tracking import names
 from harness.tracking.records import RunStatus
@@ -75,20 +75,25 @@ def trains(spec: TrialSpec, *, num_epochs: int = 3, architecture: str = "a") -> 
 
 
 class FakeWorker:
-    """A process that has said all before it is asked."""
+    """A process that has said all before it is asked, and ends after so many looks at it."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(
+        self, code: int, num_looks: int = 0, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.code = code
+        self.num_looks = num_looks
+        self.environment = dict(environment or {})
         self.num_interrupts = 0
 
     def poll(self) -> int | None:
-        return self.code
+        self.num_looks -= 1
+        return self.code if self.num_looks < 0 else None
 
     def interrupt(self) -> None:
         self.num_interrupts += 1
 
     def kill(self) -> None:
-        self.code = -9
+        self.code, self.num_looks = -9, 0
 
     def close(self) -> None:
         pass
@@ -106,9 +111,13 @@ class World:
         self.workers: list[FakeWorker] = []
         self.num_interrupts = 0
         self.now_s = 0.0
+        self.num_looks = 0
         self.seen: list[tuple[Trial, ...]] = []
         self.settings: Settings = load_settings(folder)
         self.config = make_config(**config)
+        self.slots = tuple(
+            Slot(name=f"s{i}", environment={}) for i in range(self.config.workers or 1)
+        )
 
     def open_study(self) -> SweepStudy:
         space = Space(self.config, BASE)
@@ -119,8 +128,7 @@ class World:
         study = self.open_study()
         ledger = Ledger(self.store, study, lambda: self.now_s)
         ledger.open()
-        slots = tuple(Slot(name=f"s{i}", environment={}) for i in range(self.config.workers or 1))
-        place = Place(self.folder, self.settings, slots)
+        place = Place(self.folder, self.settings, self.slots)
         coordinator = Coordinator(study, ledger, place, self.ports())
         coordinator.recover()
         pause = coordinator.search()
@@ -132,7 +140,7 @@ class World:
         return Ports(
             launch=self.launch,
             end_leftover=lambda *_: False,
-            require_room=lambda *_: None,
+            require_room=self.require_room,
             num_interrupts=lambda: self.num_interrupts,
             watch=self.seen.append,
             clock=lambda: self.now_s,
@@ -142,7 +150,10 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def launch(self, spec: TrialSpec, folder: Path, _: Mapping[str, str]) -> FakeWorker:
+    def require_room(self, point: Point, slot: Slot) -> None:
+        """There is room for everything."""
+
+    def launch(self, spec: TrialSpec, folder: Path, environment: Mapping[str, str]) -> FakeWorker:
         self.launches[spec.number] += 1
         self.specs.append(spec)
         run_id = spec.run_id or self._start_run(spec)
@@ -155,7 +166,8 @@ class World:
         status = RunStatus.FINISHED if last is Trained else RunStatus.KILLED
         if last is not None:
             self.store.attach_run(run_id).finish(status)
-        worker = FakeWorker(EXIT_CODES.get(last, -9) if last else -9)
+        code = EXIT_CODES.get(last, -9) if last else -9
+        worker = FakeWorker(code, self.num_looks, environment)
         self.workers.append(worker)
         return worker
 
