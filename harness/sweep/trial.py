@@ -8,13 +8,15 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from eval.errors import EvalError
 from harness.digests import write_atomic
-from harness.errors import ConfigError, HarnessError
-from harness.settings import share_cores
+from harness.errors import ConfigError, HarnessError, TrackingError
+from harness.settings import Settings, share_cores
 from harness.sweep.architecture import architecture_of
 from harness.sweep.causes import Causes
 from harness.sweep.records import (
@@ -36,6 +38,9 @@ from harness.tracking.store import Store, open_store
 from harness.training.recorder import Recorded
 from harness.training.resume import is_resumable
 from harness.training.run import Commission, run_training
+
+_STORE_PATIENCE_S = 300.0
+_STORE_PAUSE_S = 5.0
 
 
 class Reporter:
@@ -99,8 +104,28 @@ def main(spec_path: Path) -> int:
     return 0
 
 
+def open_patiently(
+    settings: Settings,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Store:
+    """Opens the store, which may be away for a while: the coordinator found it there.
+
+    Raises:
+        TrackingError: It did not answer for five minutes.
+    """
+    deadline = clock() + _STORE_PATIENCE_S
+    while True:
+        try:
+            return open_store(settings)
+        except TrackingError:
+            if clock() >= deadline:
+                raise
+            sleep(_STORE_PAUSE_S)
+
+
 def _train(spec: TrialSpec, reporter: Reporter) -> Trained:
-    store = open_store(spec.settings)
+    store = open_patiently(spec.settings)
     run_id = _finished_or_train(spec, store, _commission(spec, reporter))
     run = store.get_run(run_id)
     best = best_checkpoint(store.checkpoints(run_id))

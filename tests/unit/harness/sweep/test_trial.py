@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+from fakes.memory_store import MemoryStore
+
+from harness.errors import TrackingError
+from harness.settings import Settings, load_settings
+from harness.sweep import trial
+from harness.tracking.store import Store
+
+
+class Away:
+    """A store that answers once the clock shows `until_s`."""
+
+    def __init__(self, folder: Path, until_s: float) -> None:
+        self.store, self.until_s, self.now_s = MemoryStore(folder), until_s, 0.0
+
+    def open(self, _: Settings) -> Store:
+        if self.now_s < self.until_s:
+            raise TrackingError("nothing answers there")
+        return self.store
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def test_a_trial_that_starts_while_the_store_is_away_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(tmp_path, until_s=60.0)
+    monkeypatch.setattr(trial, "open_store", away.open)
+    found = trial.open_patiently(load_settings(tmp_path), lambda: away.now_s, away.sleep)
+    assert found is away.store
+    assert 60 <= away.now_s < 70
+
+
+def test_it_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Away(tmp_path, until_s=1e9)
+    monkeypatch.setattr(trial, "open_store", away.open)
+    with pytest.raises(TrackingError, match="nothing answers"):
+        trial.open_patiently(load_settings(tmp_path), lambda: away.now_s, away.sleep)
+    assert 300 <= away.now_s < 310
