@@ -35,6 +35,7 @@ from harness.training.replayed import (
     prompt_figures,
     validation_figures,
 )
+from harness.training.spool import Spool
 
 if TYPE_CHECKING:
     from harness.training.validation import CheckpointReplay
@@ -89,7 +90,7 @@ class Recorder:
         self._attempt = attempt
         self._replay, self._on_checkpoint = replay, on_checkpoint
         self._pending: tuple[Saved, Generator[None, None, CheckpointReplay]] | None = None
-        self._buffer: list[Metric] = []
+        self._spool = Spool(run.log_metrics)
         self._last_flush = time.monotonic()
 
     def take(self, message: Message) -> None:
@@ -136,13 +137,12 @@ class Recorder:
         self._add({f"system/{key}": value for key, value in figures.items()}, int(elapsed_s))
 
     def flush(self, *, is_due: bool = False) -> None:
-        """Writes what has gathered; with `is_due` only when the last time is long enough ago."""
-        if is_due and time.monotonic() - self._last_flush < _FLUSH_S:
-            return
-        if self._buffer:
-            self._run.log_metrics(self._buffer)
-        self._buffer = []
-        self._last_flush = time.monotonic()
+        """Writes what has gathered; with `is_due` in the background, and not too often."""
+        if not is_due:
+            self._spool.drain()
+        elif time.monotonic() - self._last_flush >= _FLUSH_S:
+            self._spool.push()
+            self._last_flush = time.monotonic()
 
     def summary(self, wall_s: float) -> dict[str, float]:
         """Figures of the whole attempt; what was not measured is left out."""
@@ -237,4 +237,4 @@ class Recorder:
 
     def _add(self, figures: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
-        self._buffer += [Metric(key, value, step, now) for key, value in figures.items()]
+        self._spool.add([Metric(key, value, step, now) for key, value in figures.items()])
