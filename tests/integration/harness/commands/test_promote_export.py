@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 from fakes.command_line import environment_of, run_harness, start_python
+from fakes.tiny_models import write_tiny_verifier
 from fakes.trained import bench, train
 
 from harness.drafter.drafter import drafter_digest
+from harness.drafter.verifier import Verifier, verifier_digest
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.decisions import DecisionLog
 from harness.tracking.embedded import store_lock
 from harness.tracking.store import Store
 
+ROOT = Path(__file__).parents[4]
+FAKE = ROOT / "tests" / "fakes" / "serve_fake.py"
+PROMPTS = ROOT / "experiments" / "smollm2-135m" / "prompts" / "eval.jsonl"
 POLICY = "min_acceptance_length: 1.3\nmin_prompts: 24\n"
 
 
@@ -212,7 +217,7 @@ def test_back_and_forth_and_what_the_registry_says(
     log.write_text(log.read_text().replace('"reason": "a test"', '"reason": "a jest"'))
     checked = run_harness(root, "registry", "check")
     assert (checked.returncode, "Traceback" in checked.stderr) == (4, False)
-    assert "line 6" in checked.stdout + checked.stderr
+    assert "line 5" in checked.stdout + checked.stderr
 
 
 def test_a_read_only_store_is_told_and_nothing_has_moved(
@@ -235,3 +240,30 @@ def test_a_read_only_store_is_told_and_nothing_has_moved(
     assert "read-only" in done.stderr
     assert store.registry.aliases("tiny") == {}
     assert DecisionLog(settings.mlruns_dir).read() == ()
+
+
+def test_what_no_bench_measured_is_measured_with_the_champion(
+    settings: Settings, store: Store
+) -> None:
+    """The engine is a fake one, so only what was asked of it, and that it was evidence, counts."""
+    root = settings.root_dir
+    verifier = Verifier.load(str(write_tiny_verifier(root / "verifier")), settings)
+    digest = verifier_digest(verifier, settings.cache_dir)
+    run_id, models = train(store, settings, **{names.TAG_VERIFIER_DIGEST: digest})
+    command = json.dumps([sys.executable, str(FAKE)])
+    (root / "bench.yaml").write_text(
+        f"prompts: {PROMPTS}\nnum_prompts: 8\nmax_tokens: 12\nnum_warmup: 0\npairing: interleaved\n"
+        f"server: {{command: {command}, stop_timeout_s: 3}}\n"
+    )
+    (root / "policy.yaml").write_text("bench: bench.yaml\nmin_acceptance_length: 1.05\n")
+    more = ("--set", "require_lossless=false", "--set", "max_evidence_age_days=1")
+    code, out, _ = promote(root, f"run:{run_id}@0", more=(*more, "--dry-run"))
+    assert (code, "would measure" in out) == (0, True)
+    assert store.find_runs(kind=names.KIND_BENCH) == ()
+    for epoch in (0, 1):
+        code, out, error = promote(root, f"run:{run_id}@{epoch}", more=more)
+        assert code == 0, out + error
+    newest, oldest = store.find_runs(kind=names.KIND_BENCH)
+    assert set(newest.model_inputs) == set(models)
+    assert oldest.model_inputs == (models[0],)
+    assert store.registry.aliases("tiny") == {"champion": 2, "previous": 1}
