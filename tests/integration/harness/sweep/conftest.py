@@ -40,7 +40,9 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def start(settings: Settings) -> Sweep:
     """Starts `harness sweep` on a configuration written from keywords."""
 
-    def begin(name: str, *arguments: str, **changes: object) -> subprocess.Popen[str]:
+    def begin(
+        name: str, *arguments: str, store: Settings | None = None, **changes: object
+    ) -> subprocess.Popen[str]:
         values: dict[str, object] = {
             "name": name,
             "train": "train.yaml",
@@ -53,7 +55,7 @@ def start(settings: Settings) -> Sweep:
         }
         path = settings.root_dir / f"{name}.yaml"
         path.write_text(yaml.safe_dump({**values, **changes}))
-        return run_harness(settings, "sweep", str(path), *arguments)
+        return run_harness(store or settings, "sweep", str(path), *arguments)
 
     return begin
 
