@@ -1,5 +1,6 @@
 """Tiers by folder: unit runs always, integration with --integration, browser with --browser."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -13,7 +14,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addoption(f"--{tier}", action="store_true", help=f"run the tests in tests/{tier}")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # PNGs of figures cost five seconds each time: only the browser tier draws them.
+    if not config.getoption("--browser"):
+        os.environ["BROWSER_PATH"] = "/nonexistent"
     # A shell that starts us in the background ignores SIGINT, and our children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -40,6 +40,7 @@ from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import ConfigError, PrerequisiteError
 from harness.settings import Settings
 from harness.tracking import names
+from harness.tracking.figures import bench_figures
 from harness.tracking.measurements import log_bench_document, log_bench_result
 from harness.tracking.reaping import reap
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
@@ -224,6 +225,7 @@ def _tags(spec: BenchSpec, verifier: str, verifier_sha256: str) -> dict[str, str
 
 def _log_views(run: Run, result: BenchResult, page_path: Path) -> None:
     log_views(run, names.KIND_BENCH, page_path, render_html(result), result.to_frame())
+    run.log_figures(bench_figures(result))
 
 
 def _log_server_logs(run: Run, out_dir: Path) -> None:

@@ -13,6 +13,7 @@ from eval.result import BenchResult, BenchRow
 from harness.errors import TrackingError
 from harness.tracking import names
 from harness.tracking.evaluated import log_evaluated
+from harness.tracking.overview import show_bench
 from harness.tracking.records import Metric
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -37,19 +38,20 @@ def log_bench_result(
             names.TAG_DRAFTER_DIGESTS: {d.name: d.digest for d in result.spec.drafters},
         }
     )
+    figures = {
+        model_id: row_metrics(best_row(result, drafter)) for drafter, model_id in model_ids.items()
+    }
     log_evaluated(
         run,
         store,
         (result.spec.prompts_name, result.prompts_digest),
         {"num_prompts": len(result.spec.prompts)},
-        {
-            model_id: row_metrics(best_row(result, drafter))
-            for drafter, model_id in model_ids.items()
-        },
+        figures,
     )
     best = result.best
     run.log_metrics([Metric(key, value) for key, value in row_metrics(best).items()])
     run.set_tags({names.TAG_BEST_DRAFTER: best.drafter})
+    show_bench(run, store, result, figures, model_ids.get(best.drafter))
 
 
 def log_bench_document(run: Run, result: BenchResult) -> None:

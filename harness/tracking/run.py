@@ -7,6 +7,7 @@ sort, and a final status that is right however the process ends.
 import hashlib
 import json
 import math
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from typing import Any, Protocol, Self
 from harness.digests import FolderDigest
 from harness.errors import TrackingError
 from harness.tracking import names, spelling
+from harness.tracking.pictures import MISSING, write_pngs
 from harness.tracking.records import Dataset, Metric, NewCheckpoint, RunStatus
 
 _HEARTBEAT_S = 30.0
@@ -154,9 +156,25 @@ class Run:
         self._writer.write_file(self.run_id, path, place)
 
     def log_figure(self, figure: HtmlFigure, name: str) -> None:
-        """Stores a plotly figure as `<name>.html`, interactive and without need of a network."""
-        page = figure.to_html(include_plotlyjs=True, full_html=True)
-        self.log_text(f"{name}.html", page)
+        """Stores one figure, as `log_figures` does."""
+        self.log_figures({name: figure})
+
+    def log_figures(self, figures: Mapping[str, HtmlFigure]) -> None:
+        """Stores plotly figures as `<name>.html`, interactive, and `<name>.png`; both offline.
+
+        Without a browser there are no PNG files; a tag of the run says so.
+        """
+        for name, figure in figures.items():
+            page = figure.to_html(include_plotlyjs=True, full_html=True)
+            self.log_text(f"{name}.html", page)
+        places = {Path(name).name: str(Path(name).parent) for name in figures}
+        with tempfile.TemporaryDirectory() as scratch:
+            drawn = write_pngs({Path(n).name: f for n, f in figures.items()}, Path(scratch))
+            for path in drawn:
+                folder = places[path.stem]
+                self.log_file(path, "" if folder == "." else folder)
+        if figures and not drawn:
+            self.set_tags({names.TAG_PICTURES: MISSING})
 
     def log_dataset(
         self,

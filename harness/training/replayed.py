@@ -3,7 +3,7 @@
 Without torch: the replay itself is `harness.training.validation`.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
 from harness.settings import Settings, share_cores
 from harness.tracking import names
+from harness.tracking.figures import training_curves
 from harness.tracking.resolve import best_checkpoint
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -99,12 +100,23 @@ def gap_entry(model_id: str, saved: Saved, found: "CheckpointReplay") -> Checkpo
     )
 
 
-def log_gap_figure(run: Run, store: Store) -> None:
-    """Draws the best checkpoint's way from the trainer's estimate to what a server would do."""
+def log_training_figures(run: Run, store: Store, losses: Sequence[float], first_step: int) -> None:
+    """Draws the curves, and the best checkpoint's way from the estimate to what would be served.
+
+    Args:
+        run: The open training run.
+        store: Its store.
+        losses: Of the steps of this attempt.
+        first_step: Steps that were done before it.
+    """
     gap, checkpoints = read_gap(store, run.run_id), store.checkpoints(run.run_id)
-    entry = gap.find(best_checkpoint(checkpoints).model_id) if gap and checkpoints else None
+    if not checkpoints:
+        return
+    figures = {"figures/training_curves": training_curves(losses, first_step, checkpoints)}
+    entry = gap.find(best_checkpoint(checkpoints).model_id) if gap else None
     if entry is not None:
-        run.log_figure(draw_gap(entry), FIGURE_NAME)
+        figures[FIGURE_NAME] = draw_gap(entry)
+    run.log_figures(figures)
 
 
 def _named(lengths: "Lengths | None", walk: str, everywhere: str) -> dict[str, float]:

@@ -32,7 +32,7 @@ from harness.training.inputs import build_params, log_inputs, name_parts
 from harness.training.messages import Saved
 from harness.training.plan import TrainPlan, build_plan, write_job
 from harness.training.recorder import Recorded, Recorder
-from harness.training.replayed import answer_prompts, build_replay, log_gap_figure
+from harness.training.replayed import answer_prompts, build_replay, log_training_figures
 from harness.training.resume import (
     find_finished,
     find_interrupted,
@@ -193,7 +193,8 @@ def _train(
         recorder = record()
         attempt = supervise(write_job(plan, folder), recorder, _environment(plan))
     _close_logs(run, folder)
-    log_gap_figure(run, store)
+    first_step = recorder.started.first_step if recorder.started else 0
+    log_training_figures(run, store, recorder.losses, first_step)
     _require_finished(run, attempt)
     drop_resume_state(folder / EPOCHS_DIR, keep_last=False)
 

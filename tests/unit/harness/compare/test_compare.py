@@ -99,10 +99,13 @@ def test_another_k_is_refused(store: MemoryStore, settings: Settings, tmp_path: 
 
 def test_without_a_bench_the_trainings_are_compared(store: MemoryStore, settings: Settings) -> None:
     first, _ = train(store, settings)
-    second, _ = train(store, settings, **{names.TAG_FINETUNE_PARENT: f"run:{first}"})
+    second, _ = train(store, settings)
+    record = store.read_text(second, names.ARTIFACT_PROVENANCE) or ""
+    changed = record.replace('"commit":"c0ffee"', '"commit":"decaf"')
+    store.attach_run(second).log_text(names.ARTIFACT_PROVENANCE, changed)
     found = compare([f"run:{first}", f"run:{second}"], settings, store)
     assert (found.pairs, found.figures) == ((), ())
-    assert [one.key for one in found.provenance] == [names.TAG_FINETUNE_PARENT]
+    assert [one.key for one in found.provenance] == ["code.commit"]
     assert found.subjects[0].validation == {names.METRIC_VAL_LOSS: 2.0}
     assert "not measured" in render_report(found)
 
