@@ -120,10 +120,7 @@ def export_drafter(
     wanted = verifier or (run.tags.get(names.TAG_VERIFIER) if run else None)
     known = Verifier.load(wanted, settings) if wanted else None
     if load and known is None:
-        raise ConfigError(
-            f"expected a verifier to load {reference} with, found none given and none recorded",
-            "say --verifier, or --no-load to write it unloaded",
-        )
+        raise _no_verifier(reference)
     digest = _checked_digest(drafter, store, progress)
     require_sound(drafter.path, known, deep=True)
     evidence, lineage = _evidence(drafter, store), _lineage(drafter, store)
@@ -145,6 +142,13 @@ def export_drafter(
         verifier=wanted,
         serve=serve_commands(str(known.path) if known else "VERIFIER_DIR", str(out_dir), source.k),
         loaded=loaded,
+    )
+
+
+def _no_verifier(reference: str) -> ConfigError:
+    return ConfigError(
+        f"expected a verifier to load {reference} with, found none given and none recorded",
+        "say --verifier, or --no-load to write it unloaded",
     )
 
 
