@@ -1,6 +1,6 @@
 # make demo   the whole job on a small real model        make test   lint, types, unit and integration tests
 # make setup  .venv with the harness command in it       make check  lint, types, imports, unit tests
-.PHONY: setup demo test check integration lock clean
+.PHONY: setup demo test check integration browser lock clean
 bin := .venv/bin
 SIZE ?= small
 
@@ -18,9 +18,16 @@ check: setup
 	@$(bin)/pytest
 
 integration: setup
-	@$(bin)/pytest tests/integration --integration
+	@$(bin)/pytest tests/integration --integration -n 2 --dist loadfile
 
-test: check integration
+# Looks at the MLflow UI and the report in a real browser; the screenshots are in build/screenshots.
+browser: setup
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	  command -v apt-get >/dev/null && apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "no chromium, and it could not be installed: the browser tests are skipped"
+	@$(bin)/pytest tests/browser --browser
+
+test: check integration browser
 
 lock:
 	@python3 -m venv build/lock && build/lock/bin/pip install --quiet uv
