@@ -14,7 +14,12 @@ _OOM = re.compile(
     re.IGNORECASE,
 )
 _NAN = re.compile(r"diverged|not finite|\bnan\b", re.IGNORECASE)
-_DISK = re.compile(r"No space left|Disk quota exceeded|database or disk is full", re.IGNORECASE)
+_DISK = re.compile(
+    r"No space left|Disk quota exceeded|database or disk is full|"
+    r"inline_container\.cc.*unexpected pos|file write failed",
+    re.IGNORECASE,
+)
+"""The last two are all that torch.save says of a full disk."""
 _KILLED = re.compile(r"killed by SIG|exited with -\d+")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 

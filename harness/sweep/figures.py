@@ -37,8 +37,8 @@ def importances(study: SweepStudy, objective: int = 0) -> dict[str, float]:
 
 
 def log_figures(study: SweepStudy, run: Run) -> tuple[str, ...]:
-    """Draws what can be drawn onto the sweep's run; the names of the figures."""
-    logged = []
+    """Draws what can be drawn onto the sweep's run, as HTML and PNG; the names of the figures."""
+    drawn = {}
     for name, draw in _figures(study):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -46,9 +46,9 @@ def log_figures(study: SweepStudy, run: Run) -> tuple[str, ...]:
                 figure = draw()
             except (ValueError, RuntimeError):  # nothing to see yet: too few trials, equal values
                 continue
-        run.log_figure(figure, f"{_FOLDER}/{name}")
-        logged.append(name)
-    return tuple(logged)
+        drawn[name] = figure
+    run.log_figures({f"{_FOLDER}/{name}": figure for name, figure in drawn.items()})
+    return tuple(drawn)
 
 
 def _figures(study: SweepStudy) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -109,6 +109,12 @@ def test_another_hosts_coordinator_is_told_by_its_counter_alone(
     ("error", "reason"),
     [
         (OSError(28, "No space left on device"), Reason.DISK),
+        (
+            ConfigError(
+                "failed: [enforce fail at inline_container.cc:672] . unexpected pos 5 vs 3"
+            ),
+            Reason.DISK,
+        ),
         (MemoryError(), Reason.OOM),
         (TrackingError("database or disk is full"), Reason.DISK),
         (TrackingError("no answer"), Reason.STORE),

@@ -1,6 +1,8 @@
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from fakes.sweep_world import BASE, World, fails, trains
 
 from harness.config.load import dump_yaml, load_config
@@ -10,7 +12,19 @@ from harness.sweep.records import Event, Reason, TrialSpec
 from harness.sweep.view import COLUMNS, best_config, best_trial, conclusion, explain, overview
 
 
-def test_the_key_that_decides_is_the_most_important_and_is_drawn(tmp_path: Path) -> None:
+def test_the_key_that_decides_is_the_most_important_and_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+
+    def write_pngs(figures: Mapping[str, object], folder: Path) -> tuple[Path, ...]:
+        calls.append(list(figures))
+        paths = tuple(folder / f"{name}.png" for name in figures)
+        for path in paths:
+            path.write_bytes(b"png")
+        return paths
+
+    monkeypatch.setattr("harness.tracking.run.write_pngs", write_pngs)
     world = World(tmp_path, n_trials=12)
     _, study, _ = world.run()
     found = importances(study)
@@ -20,6 +34,9 @@ def test_the_key_that_decides_is_the_most_important_and_is_drawn(tmp_path: Path)
     assert {"history", "importance", "parallel", "slice"} <= set(names)
     page = world.store.artifacts[parent.run_id, "sweep/importance.html"]
     assert "<script" in page
+    assert calls == [list(names)], "one browser draws them all"
+    pictures = {name for run_id, name in world.store.artifacts if run_id == parent.run_id}
+    assert {f"sweep/{name}.png" for name in names} <= pictures
     assert "cdn.plot.ly" not in page.split("</head>")[0]
 
 
