@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 COMMANDS = {
     "demo": "the whole job on a small real model, step by step",
-    "verifier": "the facts of a verifier",
+    "verifier": "the facts of a verifier; a deeper one to measure with",
     "data": "prompts -> conversations -> tokens -> hidden states",
     "train": "train a drafter, from scratch or from a parent, as one MLflow run",
     "inspect": "the facts of a drafter, or the difference of two",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 from fakes.memory_store import MemoryStore
 from fakes.taught_drafter import teach
 from fakes.tiny_corpus import (
@@ -66,7 +65,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     write_words(verifier)
     end_some_answers(verifier)
     corpus = write_tiny_corpus(root / "corpus", verifier, num_distinct=NUM_SEEN)
-    torch.set_num_threads(1)  # two that wait for each other are slower at this size
     drafters = {}
     for name, (num_layers, head_dim, vocab) in VARIANTS.items():
         config = TrainConfig(

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from harness.digests import write_atomic
 from harness.settings import Settings, load_settings
@@ -19,11 +20,12 @@ def migrated_database(
 ) -> Path:
     """A migrated database of this MLflow version; made in 3-60 s when there is none yet."""
     kept = pytestconfig.cache.mkdir(f"mlflow-{version('mlflow')}") / DATABASE
-    if not kept.is_file():
-        settings = settings_in(tmp_path_factory.mktemp("template"))
-        prepare_embedded(settings)
-        write_atomic(kept.with_suffix(".root"), str(settings.mlruns_dir))
-        write_atomic(kept, (settings.mlruns_dir / DATABASE).read_bytes())
+    with FileLock(kept.with_suffix(".lock")):
+        if not kept.is_file():
+            settings = settings_in(tmp_path_factory.mktemp("template"))
+            prepare_embedded(settings)
+            write_atomic(kept.with_suffix(".root"), str(settings.mlruns_dir))
+            write_atomic(kept, (settings.mlruns_dir / DATABASE).read_bytes())
     return kept
 
 

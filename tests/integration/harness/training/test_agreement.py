@@ -4,7 +4,7 @@ The trainer's side is speculators' own validation forward over its own loaders, 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -78,20 +78,10 @@ class Trial:
 
 
 @pytest.fixture(scope="module")
-def _one_thread() -> Iterator[None]:
-    """Matrices of 24 columns: more threads only wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
 def trial(
     tmp_path_factory: pytest.TempPathFactory,
     settings: Settings,
     make_config: MakeConfig,
-    _one_thread: None,
 ) -> Trial:
     return Trial(tmp_path_factory.mktemp("agreement"), settings, make_config)
 
