@@ -29,7 +29,7 @@ from harness.tracking.resolve import (
 )
 from harness.tracking.store import Store
 
-_NUM_LOOKED_AT = 200
+_NUM_LOOKED_AT = 50
 """Newest measurements that are searched for weights that the store knows only by their digest."""
 _RUN_PREFIX = "run:"
 

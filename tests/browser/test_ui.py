@@ -19,7 +19,7 @@ from harness.tracking.figures import bench_figures
 from harness.tracking.measurements import log_bench_result
 from harness.tracking.store import Store, open_store
 
-WAIT_MS = 90_000
+WAIT_MS = 20_000
 COLUMNS = ("acceptance_length", "decode_speedup", "head_dim", "finetune.parent", "lr")
 
 
@@ -87,7 +87,7 @@ def _bench(store: Store, model_ids: list[str]) -> str:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1500, "height": 900})
+    context = browser.new_context(viewport={"width": 2000, "height": 1000})
     opened = context.new_page()
     opened.set_default_timeout(WAIT_MS)
     yield opened
@@ -101,6 +101,12 @@ def test_the_runs_table_shows_both_trainings_with_their_figures(
     page.goto(f"{site.address}/#/experiments/{experiment}/runs")
     for name in ("train tiny #1", "train tiny #2"):
         page.get_by_text(name, exact=True).first.wait_for()
+    page.get_by_role("button", name="Close").last.click()
+    _choose_columns(page)
+    for column in COLUMNS:
+        page.get_by_role("columnheader", name=column).first.wait_for()
+    for shown in ("1.6", "1.8", f"run:{site.run_ids[0]}"):
+        page.get_by_role("gridcell", name=shown).first.wait_for()
     page.screenshot(path=screenshots / "runs_table.png")
     for run_id in site.run_ids:
         run = site.store.get_run(run_id)
@@ -169,6 +175,14 @@ def test_the_report_has_no_error_and_fits(
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert said == [path.as_uri()]
     context.close()
+
+
+def _choose_columns(page: Any) -> None:
+    page.get_by_role("button", name="Columns").click()
+    for column in COLUMNS:
+        page.get_by_placeholder("Search columns").fill(column)
+        page.get_by_text(column, exact=True).last.click()
+    page.keyboard.press("Escape")
 
 
 def _experiment_id(site: Site, run_id: str) -> str:
