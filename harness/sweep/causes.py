@@ -2,6 +2,7 @@
 
 import errno
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -20,14 +21,21 @@ _DISK = re.compile(
     re.IGNORECASE,
 )
 """The last two are all that torch.save says of a full disk."""
+_LEAST_FREE_BYTES = 1 << 20
 _KILLED = re.compile(r"killed by SIG|exited with -\d+")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Causes:
-    """Classifies failures; remembers how often the kernel had killed for memory at the start."""
+    """Classifies failures; remembers how often the kernel had killed for memory at the start.
 
-    def __init__(self) -> None:
+    Args:
+        folder: Where the training writes, its log too: when that disk is full, the log ends before
+            it says so.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self._num_kills = count_oom_kills()
 
     def classify(self, error: BaseException) -> Reason:
@@ -43,6 +51,7 @@ class Causes:
             (_NAN.search(text), Reason.NAN),
             (isinstance(error, CheckError), Reason.REFUSED),
             (isinstance(error, TrackingError), Reason.STORE),
+            (self._is_full(), Reason.DISK),
         )
         return next((reason for is_seen, reason in signs if is_seen), Reason.ERROR)
 
@@ -53,6 +62,10 @@ class Causes:
             reason = Reason.OOM if self._was_oom_killed() else Reason.KILLED
             return reason, f"its process was killed by {name}"
         return Reason.KILLED, f"its process ended with exit code {code} and told nothing"
+
+    def _is_full(self) -> bool:
+        folder = self._folder
+        return folder is not None and shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
 
     def _was_oom_killed(self) -> bool:
         return count_oom_kills() > self._num_kills

@@ -92,7 +92,8 @@ def main(spec_path: Path) -> int:
     spec = TrialSpec.model_validate_json(spec_path.read_bytes())
     threading.Thread(target=_follow_coordinator, daemon=True).start()
     reporter = Reporter(events_path(spec_path.parent, spec.attempt))
-    causes = Causes()
+    spec.settings.checkpoints_dir.mkdir(parents=True, exist_ok=True)
+    causes = Causes(spec.settings.checkpoints_dir)
     try:
         reporter.tell(_train(spec, reporter))
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes.sweep_world import World
@@ -129,6 +130,16 @@ def test_another_hosts_coordinator_is_told_by_its_counter_alone(
 )
 def test_failures_have_a_reason(error: Exception, reason: Reason) -> None:
     assert Causes().classify(error) is reason
+
+
+@pytest.mark.parametrize(("free", "reason"), [(1 << 10, Reason.DISK), (1 << 30, Reason.ERROR)])
+def test_a_log_that_a_full_disk_cut_short_is_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, reason: Reason
+) -> None:
+    monkeypatch.setattr(
+        "harness.sweep.causes.shutil.disk_usage", lambda _: SimpleNamespace(free=free)
+    )
+    assert Causes(tmp_path).classify(ConfigError("the worker exited with 1: File")) is reason
 
 
 def test_a_kill_that_the_kernel_counted_was_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
