@@ -62,7 +62,10 @@ class Endings:
         return False
 
     def take_epoch(self, number: int, epoch: Epoch) -> bool:
-        """Notes a checkpoint's figures and asks the pruner; whether the trial is given up."""
+        """Notes a checkpoint's figures and asks the pruner; whether the trial is given up.
+
+        After the last epoch there is nothing left to save: the trial is told, and may be served.
+        """
         self.note_epoch(number, epoch)
         if self._config.is_multi_objective:
             return False
@@ -70,7 +73,7 @@ class Endings:
         reports = reports_of(self._config, epoch, cost)
         for step, reported in reports.items():
             self._study.report(number, step, reported)
-        if not reports or not self._study.is_to_prune(number):
+        if not reports or self._is_last(number, epoch) or not self._study.is_to_prune(number):
             return False
         value = value_of_epoch(self._config, epoch, cost)
         if value is not None and len(reports) > 1:
@@ -181,6 +184,10 @@ class Endings:
         elif "duplicate_of" not in trial.facts:
             return False
         return True
+
+    def _is_last(self, number: int, epoch: Epoch) -> bool:
+        train = self._study.space.resolve(self._study.trial(number).params).train
+        return epoch.epoch + 1 >= train.epochs
 
     def _copy(self, trial: Trial, twin: Trial) -> None:
         facts = {key: twin.facts[key] for key in _COPIED if key in twin.facts}

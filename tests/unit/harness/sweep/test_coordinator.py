@@ -157,6 +157,12 @@ def test_halving_gives_up_trials_that_are_behind(tmp_path: Path) -> None:
     assert any(w.num_interrupts for w in world.workers)
 
 
+def test_a_trial_at_its_end_is_told_and_not_given_up(tmp_path: Path) -> None:
+    world = World(tmp_path, pruner={**HALVING, "min_resource": BASE.epochs}, n_trials=8)
+    _, study, _ = world.run()
+    assert all(t.state is TrialState.COMPLETE for t in study.trials())
+
+
 def test_wilcoxon_pairs_prompts_and_keeps_the_pooled_value(tmp_path: Path) -> None:
     world = World(tmp_path, pruner={"type": "wilcoxon", "min_prompts": 8}, n_trials=6)
     _, study, _ = world.run()
