@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,6 +32,8 @@ _POLL_S = 0.2
 _NUM_PORT_TRIES = 3
 DYING_S = 2.5
 """A vLLM whose worker was killed is gone after 1.7 s (measured, 0.32)."""
+_DEATH_S = 10.0
+"""A killed worker takes some seconds to give back gigabytes on a busy machine."""
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
@@ -269,9 +272,18 @@ def _speculation(
 
 def _sweep_session(session: int) -> None:
     """Kills what is left of a session that we started: its supervisor may have been killed."""
-    for pid in psutil.pids():
-        try:
-            if os.getsid(pid) == session:
-                os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
+    left = [process for process in psutil.process_iter() if _is_of(process, session)]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    deadline = time.monotonic() + _DEATH_S
+    while any(_is_of(process, session) for process in left) and time.monotonic() < deadline:
+        time.sleep(_POLL_S / 4)
+
+
+def _is_of(process: psutil.Process, session: int) -> bool:
+    try:
+        is_of = os.getsid(process.pid) == session
+        return is_of and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, PermissionError, psutil.Error):
+        return False
