@@ -18,7 +18,7 @@ check: setup
 	@$(bin)/pytest
 
 integration: setup
-	@$(bin)/pytest tests/integration --integration -n 2 --dist loadfile
+	@$(bin)/pytest tests/integration --integration
 
 # Looks at the MLflow UI and the report in a real browser; the screenshots are in build/screenshots.
 browser: setup

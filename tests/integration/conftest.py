@@ -1,4 +1,4 @@
-"""Two of these tests run at once: each, and whatever it starts, computes on one core.
+"""Each test, and whatever it starts, computes on one core, so that two can run at once (-n 2).
 
 Threads that wait for a core which another process holds made some of them ten times slower, and the
 bits of a sum depend on their number. Set before torch is imported, here and in every child.
