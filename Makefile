@@ -23,7 +23,7 @@ integration: setup
 # Looks at the MLflow UI and the report in a real browser; the screenshots are in build/screenshots.
 browser: setup
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
-	  command -v apt-get >/dev/null && apt-get install -y -qq chromium >/dev/null; } || \
+	  command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no chromium, and it could not be installed: the browser tests are skipped"
 	@$(bin)/pytest tests/browser --browser
 

@@ -12,10 +12,9 @@ from harness.drafter.convert import Target
 from harness.settings import load_settings
 from harness.tracking.export import Export, Loaded, export_drafter
 from harness.tracking.serving import is_cpu_distribution
-from harness.tracking.store import open_store
+from harness.tracking.store import store_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-_IN_STORE = ("run:", "models:")
 
 
 @app.command()
@@ -42,7 +41,7 @@ def main(
     Example: harness export models:/smollm2-135m@champion --out served/ --format speculators
     """
     settings = load_settings()
-    store = open_store(settings) if reference.startswith(_IN_STORE) else None
+    store = store_of(reference, settings)
     with render.progress() as progress:
         done = export_drafter(
             reference,

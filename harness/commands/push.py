@@ -12,10 +12,9 @@ from harness.drafter.convert import Target
 from harness.drafter.hub import push_folder, require_hub
 from harness.settings import load_settings
 from harness.tracking.export import export_drafter
-from harness.tracking.store import open_store
+from harness.tracking.store import store_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-_IN_STORE = ("run:", "models:")
 
 
 @app.command()
@@ -44,7 +43,7 @@ def main(
     """
     settings = load_settings()
     user = require_hub(target)
-    store = open_store(settings) if reference.startswith(_IN_STORE) else None
+    store = store_of(reference, settings)
     with tempfile.TemporaryDirectory() as scratch, render.progress() as progress:
         done = export_drafter(
             reference,

@@ -150,3 +150,8 @@ def open_store(settings: Settings) -> Store:
     from harness.tracking.backend.store import MlflowStore  # noqa: PLC0415 - MLflow costs seconds
 
     return MlflowStore.open(settings)
+
+
+def store_of(reference: str, settings: Settings) -> Store | None:
+    """The store that a reference points into; None for a folder or a hub, where none is opened."""
+    return open_store(settings) if reference.startswith(("run:", "models:")) else None
