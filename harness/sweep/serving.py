@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from eval.errors import EvalError
-from eval.result import BenchResult, BenchRow, Interval, PromptSample
+from eval.paired import bench_arm, paired_differences
+from eval.result import BenchResult, BenchRow, Interval
 from eval.speedup import Bootstrap
 from harness.config.bench import BenchConfig
 from harness.config.sweep import SweepConfig
@@ -199,37 +200,15 @@ def acceptance_gain(result: BenchResult, drafter: str, base: str) -> Interval:
     """Acceptance length of a drafter less that of another, on the same prompts.
 
     Raises:
-        ConfigError: They share no prompt.
+        ConfigError: They drafted on no prompt together.
+        MeasurementError: They answered no prompt together.
     """
-    one, other = _by_prompt(result, drafter), _by_prompt(result, base)
-    shared = sorted(one.keys() & other.keys())
-    if not shared:
-        raise ConfigError(f"{drafter} and {base} were measured on no prompt together")
-    columns = [
-        [float(number) for number in column]
-        for found in (one, other)
-        for column in zip(*(_counts(found[prompt]) for prompt in shared), strict=True)
-    ]
+    point = result.spec.k[0], min(result.spec.concurrency)
     bootstrap = Bootstrap(
         confidence=result.spec.confidence, num_resamples=result.spec.num_resamples
     )
-    return bootstrap.of(columns, lambda a, n, b, m: a.sum(-1) / n.sum(-1) - b.sum(-1) / m.sum(-1))
-
-
-def _by_prompt(result: BenchResult, drafter: str) -> dict[str, PromptSample]:
-    lowest = min(result.spec.concurrency)
-    return {
-        sample.prompt_id: sample
-        for sample in result.samples
-        if sample.arm == drafter
-        and sample.concurrency == lowest
-        and sample.acceptance is not None
-        and sample.acceptance.num_drafts
-    }
-
-
-def _counts(sample: PromptSample) -> tuple[int, int]:
-    counts = sample.acceptance
-    if counts is None:
-        return 0, 0
-    return counts.num_drafts + counts.num_accepted, counts.num_drafts
+    first, second = bench_arm(result, base, *point), bench_arm(result, drafter, *point)
+    (found,) = paired_differences(first, second, bootstrap, is_by_category=False)
+    if found.acceptance_difference is None:
+        raise ConfigError(f"{drafter} and {base} were measured on no prompt together")
+    return found.acceptance_difference
