@@ -191,6 +191,7 @@ def _train(
     if attempt.is_too_long:
         run_smoke(plan, settings, store, progress)
         recorder = record()
+        _register_missed(recorder, store, run.run_id, folder)  # saved while it was being stopped
         attempt = supervise(write_job(plan, folder), recorder, _environment(plan))
     _close_logs(run, folder)
     first_step = recorder.started.first_step if recorder.started else 0

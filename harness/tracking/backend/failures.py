@@ -7,6 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from mlflow.exceptions import MlflowException
+from requests.exceptions import ChunkedEncodingError
 from sqlalchemy.exc import SQLAlchemyError
 
 from harness.errors import PrerequisiteError, TrackingError
@@ -17,6 +18,8 @@ T = TypeVar("T")
 _PAUSES_S = (0.2, 0.8, 2.0)
 """Pauses between tries. SQLite itself waits 20 s for a lock before it reports one."""
 _PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED"})
+_ABSENT = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"})
+"""The second is MLflow's answer to an id that cannot be one."""
 _RACES = ("UNIQUE constraint failed: datasets.", "dataset_pk")
 """Two processes log one data set: MLflow looks for its row, then inserts it. The loser finds it the
 next time. In the words of SQLite and of PostgreSQL."""
@@ -56,8 +59,16 @@ def translated(function: Callable[P, T]) -> Callable[P, T]:
     return guarded
 
 
+def is_absence(error: MlflowException) -> bool:
+    """Whether the store answered that what was asked for is not there."""
+    return bool(error.error_code in _ABSENT)
+
+
 def _may_pass(error: MlflowException) -> bool:
+    """MLflow itself waits four minutes for a server that is away, not for half an answer."""
     if any(words in str(error) for words in _RACES):
+        return True
+    if isinstance(error.__context__, ChunkedEncodingError):
         return True
     return error.error_code in _PASSING and "readonly" not in str(error)
 

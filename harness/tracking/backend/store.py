@@ -20,7 +20,7 @@ from harness.errors import ConfigError, TrackingError
 from harness.settings import Settings
 from harness.tracking import names, spelling
 from harness.tracking.backend import reading
-from harness.tracking.backend.failures import translated
+from harness.tracking.backend.failures import is_absence, translated
 from harness.tracking.backend.registry import MlflowRegistry
 from harness.tracking.backend.writer import MlflowWriter, batches
 from harness.tracking.embedded import prepare_embedded
@@ -91,11 +91,14 @@ class MlflowStore:
         self._client.update_run(run_id, status=str(RunStatus.RUNNING))
         return run
 
+    @translated
     def get_run(self, run_id: str) -> RunSummary:
         """See `Store.get_run`."""
         try:
             run = self._client.get_run(run_id)
         except MlflowException as error:
+            if not is_absence(error):
+                raise
             raise ConfigError(
                 f"expected the id of a run in {self.address}, found none with id {run_id!r}",
                 "the UI (harness ui) shows the id of each run at the top of its page",
@@ -137,11 +140,14 @@ class MlflowStore:
         read = [reading.checkpoint(model, self._settings.root_dir) for model in ready]
         return tuple(sorted(read, key=lambda checkpoint: checkpoint.step))
 
+    @translated
     def get_checkpoint(self, model_id: str) -> Checkpoint:
         """See `Store.get_checkpoint`."""
         try:
             model = self._client.get_logged_model(model_id)
         except MlflowException as error:
+            if not is_absence(error):
+                raise
             raise ConfigError(
                 f"expected a checkpoint with model id {model_id!r} in {self.address}, found none"
             ) from error

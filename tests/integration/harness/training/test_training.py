@@ -1,6 +1,7 @@
 """Real trainings of a tiny drafter: what the store and the disk hold afterwards."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from harness.tracking.resolve import resolve_drafter
 from harness.tracking.store import Store
 from harness.training.folders import RESUME_NAMES
 from harness.training.plan import build_plan
+from harness.training.process import WorkerProcess
 from harness.training.run import TrainRun, run_smoke, run_training
 
 from .conftest import HEAD_DIM, MakeConfig
@@ -152,12 +154,26 @@ def test_a_training_estimated_too_long_is_smoke_tested_first(
     make_config: MakeConfig, settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.training.run.LONGEST_UNTESTED_S", 0.001)
+    _listen_late(monkeypatch, settings.checkpoints_dir)
     before = {run.run_id for run in store.find_runs(kind=names.KIND_SMOKE)}
     trained = run_training(make_config(smoke="auto", seed=5), settings, store, quiet)
     tested = [run for run in store.find_runs(kind=names.KIND_SMOKE) if run.run_id not in before]
     assert [run.status for run in tested] == [RunStatus.FINISHED]
     assert store.get_run(trained.run_id).status is RunStatus.FINISHED
     assert [checkpoint.epoch for checkpoint in trained.checkpoints] == [0, 1]
+
+
+def _listen_late(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The child has saved an epoch before its estimate is read: it is stopped too late."""
+    read, known = WorkerProcess.read_lines, set(folder.glob("*/epochs/0"))
+
+    def read_late(worker: WorkerProcess, timeout_s: float) -> list[bytes] | None:
+        deadline = time.monotonic() + 120
+        while not set(folder.glob("*/epochs/0")) - known and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return read(worker, timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "read_lines", read_late)
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_with_its_reason(

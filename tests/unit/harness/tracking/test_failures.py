@@ -2,6 +2,7 @@
 
 import pytest
 from mlflow.exceptions import MlflowException
+from requests.exceptions import ChunkedEncodingError
 
 from harness.errors import TrackingError
 from harness.tracking.backend import failures
@@ -27,6 +28,22 @@ def test_who_loses_a_race_for_a_data_set_finds_it_the_next_time(
         return "logged"
 
     assert log() == "logged"
+
+
+def test_an_answer_that_broke_off_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "_PAUSES_S", (0.0,))
+    answers = [b"half of it", b"all of it"]
+
+    @translated
+    def ask() -> bytes:
+        answer = answers.pop(0)
+        if answer == b"half of it":
+            error = MlflowException("API request failed")
+            error.__context__ = ChunkedEncodingError(answer)  # MLflow raises it in the handler
+            raise error
+        return answer
+
+    assert ask() == b"all of it"
 
 
 def test_what_does_not_pass_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
