@@ -1,0 +1,16 @@
+"""`harness data`: prompts -> conversations -> tokens -> hidden states, one folder each."""
+
+import typer
+
+from harness.commands.data.extract import extract
+from harness.commands.data.prepare import prepare
+from harness.commands.data.regenerate import regenerate
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="prompts -> conversations -> tokens -> hidden states",
+)
+for _command in (regenerate, prepare, extract):
+    app.command()(_command)

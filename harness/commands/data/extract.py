@@ -1,0 +1,51 @@
+"""`harness data extract`: token rows to the verifier's hidden states."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.commands.data.stage import Out, Overwrite, show_stage
+from harness.commands.options import AsJson, RequiredVerifier
+from harness.config.load import load_config
+from harness.corpus.hidden_states import ExtractConfig
+from harness.corpus.hidden_states import extract as extract_states
+from harness.drafter.verifier import Verifier
+from harness.render import progress
+from harness.settings import load_settings, share_cores
+
+
+def extract(
+    *,
+    tokens: Annotated[Path, typer.Option(help="Folder of `harness data prepare`.")],
+    verifier: RequiredVerifier,
+    out: Out,
+    aux_layers: Annotated[str | None, typer.Option(help="Layer ids, as in 2,15,27.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the stored states (float32).")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Tokens per forward pass (CPU 512, GPU 16384).")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Writes the verifier's hidden states for every row: the finished corpus."""
+    share_cores()
+    settings = load_settings()
+    config = load_config(
+        ExtractConfig,
+        None,
+        aux_layer_ids=aux_layers.split(",") if aux_layers else None,
+        dtype=dtype,
+        batch_tokens=batch_tokens,
+    )
+    with progress() as report:
+        manifest = extract_states(
+            tokens,
+            Verifier.load(verifier, settings),
+            out,
+            config,
+            cache_dir=settings.cache_dir,
+            overwrite=overwrite,
+            progress=report,
+        )
+    show_stage(out, manifest, as_json)

@@ -1,0 +1,68 @@
+"""`harness data regenerate`: prompts to the verifier's own answers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.commands.data.stage import Out, Overwrite, show_stage
+from harness.commands.options import AsJson, RequiredVerifier
+from harness.config.load import load_config
+from harness.corpus.regeneration import RegenerateConfig
+from harness.corpus.regeneration import regenerate as regenerate_answers
+from harness.drafter.verifier import Verifier
+from harness.render import progress, warn
+from harness.settings import load_settings
+
+
+def regenerate(
+    *,
+    prompts: Annotated[Path, typer.Option(help="JSONL: id, category and prompt (or turns).")],
+    verifier: RequiredVerifier,
+    out: Out,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="New tokens per answer at most (64).")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Requests under way at once (32).")
+    ] = None,
+    exclude: Annotated[
+        Path | None, typer.Option(help="Evaluation prompts: shared ones are refused.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 on CPU, the verifier's own on a GPU.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Prompt and answer tokens at most.")
+    ] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(help="GPUs per verifier (1).")] = None,
+    port: Annotated[int | None, typer.Option(help="Of the server; a free one if left out.")] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Has the verifier answer every prompt, greedily, through a vLLM that is started for it."""
+    settings = load_settings()
+    config = load_config(
+        RegenerateConfig,
+        None,
+        max_tokens=max_tokens,
+        concurrency=concurrency,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        tensor_parallel_size=tensor_parallel_size,
+        port=port,
+    )
+    with progress() as report:
+        result = regenerate_answers(
+            prompts,
+            Verifier.load(verifier, settings),
+            out,
+            config,
+            cache_dir=settings.cache_dir,
+            exclude=exclude,
+            overwrite=overwrite,
+            progress=report,
+        )
+    if num_refused := result.manifest.counts["refused"]:
+        warn(f"{num_refused} prompts were refused by the server: {out / 'refused.jsonl'}")
+    show_stage(out, result.manifest, as_json, answer_tokens_per_s=result.tokens_per_s)
