@@ -100,7 +100,10 @@ class Meter:
         return output
 
     def by_label(self) -> dict[str, Cost]:
-        """Seconds by label; up to half a second of each process is missing."""
+        """Seconds by label; up to half a second of each process is missing.
+
+        Labels that run at once share the seconds of the wall clock equally.
+        """
         return dict(self._by)
 
     def _watch(self, is_over: threading.Event, began: float, save: Callable[[], None]) -> None:
@@ -128,8 +131,9 @@ class Meter:
             own = rest if label == OTHER else label
             self._by[own] = self._by[own].plus((0.0, cpu_s - self._last.get(key, 0.0)))
             self._last[key] = cpu_s
-        for label in (seen - {OTHER}) or {OTHER}:
-            self._by[label] = self._by[label].plus((elapsed_s, 0.0))
+        at_once = (seen - {OTHER}) or {OTHER}
+        for label in at_once:
+            self._by[label] = self._by[label].plus((elapsed_s / len(at_once), 0.0))
 
     def _family(self, process: psutil.Process, label: str) -> Iterator[tuple[psutil.Process, str]]:
         try:

@@ -14,7 +14,8 @@ these is aimed at 0.4, at an equal or better served acceptance. What is saved co
                     trainings that came to their end
     shared engines  of trials served: their own benches, less the sweep's one measurement
 
-less what the coordinator took besides; the four add up exactly. One trial at a time is assumed.
+less what the coordinator took besides; the four add up exactly. Trials that run at once share
+the seconds of the wall clock, so what that saves is in all three; CPU seconds are free of it.
 """
 
 import argparse
