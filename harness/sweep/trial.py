@@ -32,7 +32,7 @@ from harness.sweep.records import (
 )
 from harness.tracking import names
 from harness.tracking.owner import current_owner
-from harness.tracking.records import RunStatus
+from harness.tracking.records import RunStatus, RunSummary
 from harness.tracking.resolve import best_checkpoint
 from harness.tracking.store import Store, open_store
 from harness.training.recorder import Recorded
@@ -140,8 +140,19 @@ def _train(spec: TrialSpec, reporter: Reporter) -> Trained:
         val_loss=best.metrics.get(names.METRIC_VAL_LOSS),
         acceptance_length=best.metrics.get(names.METRIC_VAL_ACCEPTANCE_LENGTH),
         num_parameters=int(parameters) if parameters.isdecimal() else None,
-        train_s=run.metrics.get(names.METRIC_WALL_TIME_S),
+        train_s=training_seconds(run),
     )
+
+
+def training_seconds(run: RunSummary) -> float | None:
+    """What all steps of a training take at its pace, however often it was begun again.
+
+    Without a pace, as where the last attempt had no step to do, that attempt's own seconds.
+    """
+    num_steps, pace = run.params.get("total_steps", ""), run.metrics.get(names.METRIC_STEPS_PER_S)
+    if pace and num_steps.isdecimal():
+        return int(num_steps) / pace
+    return run.metrics.get(names.METRIC_WALL_TIME_S)
 
 
 def _finished_or_train(spec: TrialSpec, store: Store, commission: Commission) -> str:

@@ -69,7 +69,7 @@ def trains(spec: TrialSpec, *, num_epochs: int = 3, architecture: str = "a") -> 
         val_loss=5.0 - final,
         acceptance_length=final,
         num_parameters=1000 * spec.train.ttt_steps,
-        train_s=10.0,
+        train_s=10.0 * spec.train.ttt_steps,
     )
     return [*epochs, done]
 

@@ -288,8 +288,9 @@ def test_speedup_waits_for_the_cost_of_its_architecture(tmp_path: Path) -> None:
         assert trial.values == pytest.approx((expected,))
 
 
-def test_limits_make_trials_infeasible(tmp_path: Path) -> None:
-    world = World(tmp_path, limits={"max_parameters": 2000}, n_trials=8)
+@pytest.mark.parametrize("limits", [{"max_parameters": 2000}, {"max_train_s": 20.0}])
+def test_limits_make_trials_infeasible(limits: dict[str, object], tmp_path: Path) -> None:
+    world = World(tmp_path, limits=limits, n_trials=8)
     _, study, _ = world.run()
     trials = study.trials()
     assert {t.is_feasible for t in trials} == {True, False}

@@ -6,6 +6,7 @@ from fakes.memory_store import MemoryStore
 from harness.errors import TrackingError
 from harness.settings import Settings, load_settings
 from harness.sweep import trial
+from harness.tracking.records import Metric
 from harness.tracking.store import Store
 
 
@@ -40,3 +41,13 @@ def test_it_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(TrackingError, match="nothing answers"):
         trial.open_patiently(load_settings(tmp_path), lambda: away.now_s, away.sleep)
     assert 300 <= away.now_s < 310
+
+
+def test_a_training_that_was_begun_twice_costs_all_of_its_steps(tmp_path: Path) -> None:
+    store = MemoryStore(tmp_path)
+    with store.start_run("train", "t", experiment="e") as run:
+        run.log_params({"total_steps": 240})
+        run.log_metrics([Metric("wall_time_s", 12.0, 120)])
+        assert trial.training_seconds(store.get_run(run.run_id)) == 12.0
+        run.log_metrics([Metric("steps_per_s", 2.0, 120)])
+        assert trial.training_seconds(store.get_run(run.run_id)) == 120.0
