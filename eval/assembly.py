@@ -10,9 +10,8 @@ from eval.analysis import (
     decode_speedup,
     sum_counts,
 )
-from eval.cells import Cell
+from eval.cells import ArmKey, Cell
 from eval.costs import draw_ceilings, fit_step_costs
-from eval.lossless import ArmKey
 from eval.prompts import digest_prompts
 from eval.records import EngineRecord, SwapRecord
 from eval.result import (

@@ -24,6 +24,8 @@ _ANALYSIS_ONLY = {
     "precision",
     "request_timeout_s",
 }
+ArmKey = tuple[str, int | None, int]
+"""Arm name, K, concurrency."""
 
 
 class CellKey(Frozen):

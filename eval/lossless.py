@@ -8,16 +8,13 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from eval.cells import Cell
+from eval.cells import ArmKey, Cell
 from eval.engine import Engine
 from eval.errors import MeasurementError
 from eval.plan import BASELINE_ARM
 from eval.result import BASELINE, Divergence, Lossless
 from eval.samples import Turns, compare_answers, index_turns
 from eval.spec import BenchSpec, Prompt
-
-ArmKey = tuple[str, int | None, int]
-"""Arm name, K, concurrency."""
 
 _MOST_CHECKED = 32
 _NUM_ALTERNATIVES = 8

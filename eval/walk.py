@@ -5,14 +5,16 @@ entries behind mistakes more often than an average over all entries does. Both a
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from eval.counters import AcceptanceCounts
-from eval.sequences import Row, Span
 from eval.spec import Frozen
+
+if TYPE_CHECKING:  # torch, which a reader of finished walks does not need
+    from eval.sequences import Row, Span
 
 Depths = npt.NDArray[np.int64]
 """By entry of a row: steps that were right in a row; -1 where nothing was asked."""
@@ -40,7 +42,7 @@ class Draft(NamedTuple):
     num_emitted: int
 
 
-def walk_drafts(depths: Depths, span: Span, k: int) -> list[Draft]:
+def walk_drafts(depths: Depths, span: "Span", k: int) -> list[Draft]:
     """The drafts of one answer, in order.
 
     Entry i drafts when token i + 1 is the newest and the answer is not at its end. The first token
@@ -56,7 +58,7 @@ def walk_drafts(depths: Depths, span: Span, k: int) -> list[Draft]:
     return drafts
 
 
-def walk_row(row: Row, depths: Depths, k: int) -> Walk:
+def walk_row(row: "Row", depths: Depths, k: int) -> Walk:
     """The counts of all answers of a row.
 
     Where the tokens beyond the end are not known, nothing past it counts as accepted. After an
@@ -75,7 +77,7 @@ def walk_row(row: Row, depths: Depths, k: int) -> Walk:
     return Walk(acceptance=counts, num_emitted=emitted)
 
 
-def count_everywhere(row: Row, depths: Depths, k: int) -> AcceptanceCounts:
+def count_everywhere(row: "Row", depths: Depths, k: int) -> AcceptanceCounts:
     """Every entry whose K next tokens all lie in its answer, as if each had drafted."""
     found = [np.clip(depths[span.whole_entries(k)], 0, k) for span in row.spans]
     histogram = np.bincount(np.concatenate(found) if found else [], minlength=k + 1)

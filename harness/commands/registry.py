@@ -15,7 +15,7 @@ from harness.tracking.audit import check_registry, delete_version
 from harness.tracking.deciding import approve
 from harness.tracking.decisions import Decision, DecisionLog
 from harness.tracking.records import ModelVersion
-from harness.tracking.registry import mend, promotion_lock, require_model_name
+from harness.tracking.registry import recover, require_model_name
 from harness.tracking.rollback import settle
 from harness.tracking.store import Store, open_store
 
@@ -99,8 +99,10 @@ def check(
     if model is not None:
         _versions(model, store)
     with render.progress() as progress:
-        _mend(settings, store)
+        mended = recover(store, settings)
         checks = check_registry(settings, store, model, progress=progress)
+    if mended:
+        render.log(f"ended what was begun: {mended.action} {mended.model}")
     if as_json:
         documents = [found.model_dump(mode="json") for found in checks]
         render.show_json(json.dumps({"schema_version": 1, "checks": documents}, indent=2))
@@ -148,16 +150,6 @@ def _versions(model: str, store: Store) -> tuple[ModelVersion, ...]:
         message = f"expected a registered model, found none named {model!r}"
         raise ConfigError(message, "harness registry list")
     return versions
-
-
-def _mend(settings: Settings, store: Store) -> None:
-    """A log that is broken, or a store that cannot be written, is for the check to tell."""
-    log = DecisionLog(settings.mlruns_dir)
-    if log.path.is_file():
-        with promotion_lock(settings):
-            mended = mend(store, log)
-        if mended:
-            render.log(f"ended what {mended.who} had begun: {mended.action} {mended.model}")
 
 
 def _decisions(model: str, settings: Settings) -> list[Decision]:

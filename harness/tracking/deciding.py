@@ -78,7 +78,7 @@ def decide(
         draft = draft.model_copy(update={"approved_by": proposal.who})
     checkpoint = store.get_checkpoint(promotion.model_id)
     tags = _version_tags(draft, row)
-    done = registry.move_champion(store, settings, checkpoint, draft, tags)
+    done = registry.move_champion(store, settings, draft, checkpoint, tags)
     return promotion.model_copy(update={"action": done.action, "to_version": done.to_version})
 
 

@@ -10,7 +10,7 @@ from eval.result import BenchRow
 from harness.config.policy import Policy
 from harness.errors import ConfigError
 from harness.settings import Settings
-from harness.tracking import gates, measurements
+from harness.tracking import gates, measurements, registry
 from harness.tracking.candidacy import Candidacy, Candidate, open_candidacy
 from harness.tracking.deciding import Promotion, decide
 from harness.tracking.decisions import Gate
@@ -67,6 +67,7 @@ def promote(
     if is_dry_run:
         return promotion
     if promotion.is_passed and case.champion and case.rival_of(best) is None:
+        registry.recover(store, settings)  # it may have been killed right after it became champion
         now = {"action": "champion already", "to_version": case.expected}
         return promotion.model_copy(update=now)
     return decide(promotion, row, policy, settings, store)

@@ -5,11 +5,14 @@ it is done, put the record into the store. The one step that counts is the move 
 Killed anywhere, the old champion stands untouched or the new one stands; `mend` does the rest.
 """
 
+from collections.abc import Mapping
+
 from harness.errors import ConfigError, PromotionError
 from harness.settings import Settings
 from harness.tracking import history, names
 from harness.tracking.decisions import ENDS, Decision, DecisionLog, now_text, who
 from harness.tracking.embedded import HeldLock, store_lock
+from harness.tracking.reaping import reap
 from harness.tracking.records import Checkpoint, ModelVersion, RunStatus
 from harness.tracking.resolve import MODEL_NAME
 from harness.tracking.store import Store
@@ -63,18 +66,19 @@ def require_alias_as_logged(store: Store, log: DecisionLog, name: str) -> int | 
 def move_champion(
     store: Store,
     settings: Settings,
-    checkpoint: Checkpoint,
     draft: Decision,
-    version_tags: dict[str, str],
+    checkpoint: Checkpoint | None = None,
+    version_tags: Mapping[str, str] | None = None,
 ) -> Decision:
-    """Makes a checkpoint the champion if the champion is still the one the decision started from.
+    """Moves the alias if the champion is still the one that the decision started from.
 
     Args:
         store: The store.
         settings: Names the folder of lock and log.
-        checkpoint: The candidate.
-        draft: The decision; `from_version` is the expected champion.
-        version_tags: What the model version shall say about itself.
+        draft: The decision; `from_version` is the expected champion, `to_version` where the alias
+            goes; None takes it away.
+        checkpoint: Of a promotion, which goes to its version, made where there is none.
+        version_tags: What that version shall say about itself.
 
     Raises:
         PromotionError: Someone else moved the alias since the decision was begun.
@@ -84,28 +88,10 @@ def move_champion(
     with promotion_lock(settings):
         mend(store, log)
         now = _require_expected(store, draft)
-        version = _version_of(store, draft.model, checkpoint, version_tags)
-        changes = {"to_version": version.version, "previous_version": now}
-        return _carry_out(store, log, draft.model_copy(update=changes))
-
-
-def move_back(store: Store, settings: Settings, draft: Decision) -> Decision:
-    """Points the alias at a version that exists already: a rollback, or what the log says.
-
-    Args:
-        store: The store.
-        settings: Names the folder of lock and log.
-        draft: The decision; `from_version` is the expected champion, `to_version` None takes the
-            alias away.
-
-    Raises:
-        PromotionError: Someone else moved the alias since the decision was begun.
-        CheckError: The decision log is broken.
-    """
-    log = DecisionLog(settings.mlruns_dir)
-    with promotion_lock(settings):
-        mend(store, log)
-        _require_expected(store, draft)
+        if checkpoint is not None:
+            version = _version_of(store, draft.model, checkpoint, version_tags or {})
+            changes = {"to_version": version.version, "previous_version": now}
+            draft = draft.model_copy(update=changes)
         return _carry_out(store, log, draft)
 
 
@@ -117,11 +103,21 @@ def record(store: Store, settings: Settings, draft: Decision) -> Decision:
         return _publish(store, log.append(draft))
 
 
+def recover(store: Store, settings: Settings) -> Decision | None:
+    """Ends what a killed process began, and returns what it recorded."""
+    log = DecisionLog(settings.mlruns_dir)
+    if not log.path.is_file():
+        return None
+    with promotion_lock(settings):
+        return mend(store, log)
+
+
 def mend(store: Store, log: DecisionLog) -> Decision | None:
     """Ends what a killed process began, by what the alias says now; returns what it recorded.
 
     The caller holds the lock, so whoever began is dead.
     """
+    reap(store)
     decisions = log.read()
     begun = history.pending(decisions)
     if begun is None:
@@ -153,7 +149,7 @@ def _require_expected(store: Store, draft: Decision) -> int | None:
 
 
 def _version_of(
-    store: Store, name: str, checkpoint: Checkpoint, tags: dict[str, str]
+    store: Store, name: str, checkpoint: Checkpoint, tags: Mapping[str, str]
 ) -> ModelVersion:
     """The checkpoint's version; one that an earlier, broken-off promotion made is used again."""
     for version in store.registry.versions(name):

@@ -3,17 +3,14 @@
 Candidate and champion each stand at the K that ranks best for them: that is how either would serve.
 """
 
-from typing import TYPE_CHECKING
-
+from eval.assembly import bootstrap_of
+from eval.paired import Arm, PairedDifference, bench_arm, paired_differences, prompts_needed
 from eval.result import ALL, BenchRow, Interval
 from harness.config.policy import Policy
 from harness.tracking import names
 from harness.tracking.decisions import Gate
 from harness.tracking.evidence import Evidence
 from harness.tracking.gates import gate, low_end
-
-if TYPE_CHECKING:
-    from eval.paired import Arm, PairedDifference
 
 _GAIN = "acceptance_length less the champion's"
 _RATIO = "decode_speedup over the champion's"
@@ -53,10 +50,6 @@ def check_against(policy: Policy, evidence: Evidence, champion: BenchRow) -> lis
     """
     if not asks_for_champion(policy):
         return []
-    # Imports torch, for which nobody waits whose policy does not compare.
-    from eval.assembly import bootstrap_of  # noqa: PLC0415
-    from eval.paired import bench_arm, paired_differences  # noqa: PLC0415
-
     result, row = evidence.result, evidence.row
     arms = [bench_arm(result, r.drafter, r.k, r.concurrency) for r in (champion, row)]
     pooled, *categories = paired_differences(arms[0], arms[1], bootstrap_of(result.spec))
@@ -76,7 +69,7 @@ def check_against(policy: Policy, evidence: Evidence, champion: BenchRow) -> lis
     return gates
 
 
-def _share_kept(policy: Policy, champion: "Arm", difference: "PairedDifference") -> Interval | None:
+def _share_kept(policy: Policy, champion: Arm, difference: PairedDifference) -> Interval | None:
     """The candidate's figure as a share of the champion's, 1 where they are equal."""
     if policy.rank_by == names.METRIC_DECODE_SPEEDUP:
         return difference.speedup_ratio
@@ -94,13 +87,11 @@ def _share_kept(policy: Policy, champion: "Arm", difference: "PairedDifference")
 
 
 def _told(
-    answer: Gate, figure: Interval | None, bound: float, difference: "PairedDifference"
+    answer: Gate, figure: Interval | None, bound: float, difference: PairedDifference
 ) -> Gate:
     """A gate that failed for want of prompts says about how many more it would take."""
     if answer.is_passed or figure is None or figure.value <= bound:
         return answer
-    from eval.paired import prompts_needed  # noqa: PLC0415 - imports torch
-
     more = prompts_needed(figure, bound, difference.num_prompts)
     found = f"{answer.found} over {difference.num_prompts} prompts"
     if more:

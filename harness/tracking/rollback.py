@@ -42,6 +42,7 @@ def roll_back(
         CheckError: Its files are gone or were changed.
     """
     registry.require_model_name(model)
+    registry.recover(store, settings)
     log = DecisionLog(settings.mlruns_dir)
     now = registry.require_alias_as_logged(store, log, model)
     decisions = log.read()
@@ -49,7 +50,7 @@ def roll_back(
     target = _target(model, earlier, now, to)
     draft = _draft(model, "rolling_back", now, reason)
     draft = _with_weights(draft, target, decisions, settings, store, progress=progress)
-    return registry.move_back(store, settings, _with_previous(draft, decisions))
+    return registry.move_champion(store, settings, _with_previous(draft, decisions))
 
 
 def settle(model: str, settings: Settings, store: Store, *, is_by_alias: bool) -> Decision:
@@ -83,7 +84,7 @@ def settle(model: str, settings: Settings, store: Store, *, is_by_alias: bool) -
     draft = _draft(model, "settling", now, reason)
     if target is not None:
         draft = _with_weights(draft, target, decisions, settings, store)
-    return registry.move_back(store, settings, _with_previous(draft, decisions))
+    return registry.move_champion(store, settings, _with_previous(draft, decisions))
 
 
 def _with_previous(draft: Decision, decisions: Sequence[Decision]) -> Decision:

@@ -176,7 +176,7 @@ def test_help_and_paths_do_not_pay_for_mlflow(settings: Settings) -> None:
         "from harness.cli import run\n"
         "from harness.settings import load_settings\n"
         "from harness.tracking.resolve import resolve_drafter\n"
-        "for name in 'promote rollback export push gc registry store doctor ui'.split():\n"
+        "for name in 'compare report promote rollback export push gc registry store doctor ui'.split():\n"
         "    run([name, '--help'])\n"
         "run(['store', 'path'])\n"
         "resolve_drafter(str(Path.cwd()), load_settings())\n"

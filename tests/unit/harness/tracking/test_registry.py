@@ -45,7 +45,7 @@ def draft(checkpoint: Checkpoint, expected: int | None) -> Decision:
 def move(
     store: MemoryStore, settings: Settings, checkpoint: Checkpoint, expected: int | None
 ) -> Decision:
-    return registry.move_champion(store, settings, checkpoint, draft(checkpoint, expected), {})
+    return registry.move_champion(store, settings, draft(checkpoint, expected), checkpoint)
 
 
 def test_the_second_of_two_promoters_is_told(
