@@ -3,6 +3,7 @@
 Where a layout has categories they are kept; every turn is kept.
 """
 
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,12 @@ def _from_file(path: Path) -> tuple[Prompt, ...]:
     return _read_questions(path) if b'"question_id"' in first else load_prompts(path)
 
 
-def _from_hub(name: str) -> tuple[Prompt, ...]:
+def read_hub_rows(name: str, default_split: str) -> Iterable[dict[str, Any]]:
+    """The rows of `<org>/<set>[/<config>][:<split>]`, or of a folder in a hub set's layout.
+
+    Raises:
+        SpecError: It cannot be had.
+    """
     # Late: `datasets` takes seconds, and only this kind of set needs it.
     import datasets  # noqa: PLC0415
 
@@ -100,15 +106,24 @@ def _from_hub(name: str) -> tuple[Prompt, ...]:
     parts = [place] if is_local else place.split("/")
     repository, config = "/".join(parts[:2]), "/".join(parts[2:]) or None
     try:
-        rows = datasets.load_dataset(repository, config, split=split or "test")
+        rows: Iterable[dict[str, Any]] = datasets.load_dataset(
+            repository, config, split=split or default_split
+        )
     except (OSError, ValueError) as error:
         raise SpecError(
-            f"the prompt set {repository} (split {split or 'test'}) cannot be had: {error}",
+            f"the prompt set {repository} (split {split or default_split}) cannot be had: {error}",
             "check name, split and network, or give a JSONL file",
         ) from error
+    return rows
+
+
+def _from_hub(name: str) -> tuple[Prompt, ...]:
+    place = name.partition(":")[0]
+    is_local = Path(place).expanduser().is_dir()
+    repository = place if is_local else "/".join(place.split("/")[:2])
     return tuple(
         _make(f"{repository}-{index}", str(row.get("category", "hub")), _find_turns(row), name)
-        for index, row in enumerate(rows)
+        for index, row in enumerate(read_hub_rows(name, "test"))
     )
 
 

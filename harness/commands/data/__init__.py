@@ -4,6 +4,7 @@ import typer
 
 from harness.commands.data.extract import extract
 from harness.commands.data.prepare import prepare
+from harness.commands.data.prompts import prompts
 from harness.commands.data.regenerate import regenerate
 
 app = typer.Typer(
@@ -12,5 +13,5 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="prompts -> conversations -> tokens -> hidden states",
 )
-for _command in (regenerate, prepare, extract):
+for _command in (prompts, regenerate, prepare, extract):
     app.command()(_command)
