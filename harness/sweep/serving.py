@@ -6,15 +6,15 @@ one engine serves them in turn. The measuring itself is `harness bench`, handed 
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from eval.errors import EvalError
-from eval.paired import bench_arm, paired_differences
-from eval.result import BenchResult, BenchRow, Interval
+from eval.paired import Arm, bench_arm, paired_differences
+from eval.result import BenchResult, BenchRow
 from eval.speedup import Bootstrap
 from harness.config.bench import BenchConfig
 from harness.config.sweep import SweepConfig
-from harness.errors import CheckError, ConfigError
+from harness.errors import CheckError
 from harness.sweep.endings import Endings
 from harness.sweep.records import Reason, Trial
 from harness.sweep.study import SweepStudy
@@ -23,7 +23,8 @@ from harness.tracking import names
 from harness.tracking.measurements import best_row
 from harness.tracking.store import Store
 
-ATTR_CONCLUSION = "harness.conclusion"
+ATTR_CLAIM = "harness.claim"
+"""Of the study: a trial's number, and its PairedDifference to the base."""
 
 
 class Measured(Protocol):
@@ -39,6 +40,21 @@ class Measured(Protocol):
 
 
 Measure = Callable[[BenchConfig], Measured]
+
+
+class Served(NamedTuple):
+    """A trial in a measurement."""
+
+    row: BenchRow
+    arm: Arm
+    bootstrap: Bootstrap
+
+
+class Unserved(NamedTuple):
+    """Why a trial could not be measured."""
+
+    reason: Reason
+    detail: str
 
 
 class Serving:
@@ -70,20 +86,18 @@ class Serving:
         changes = {"num_prompts": self._config.num_cost_prompts, "precision": None}
         for k, group in self._by_k(trials):
             for trial, outcome in self._measure_all(group, k, "costs", changes):
-                if isinstance(outcome, BenchRow):
-                    self._note_cost(trial, outcome)
+                if isinstance(outcome, Served):
+                    self._note_cost(trial, outcome.row)
                 else:
                     self._endings.fail(trial.number, *outcome)
 
     def serve(self) -> None:
         """Measures the best trials beside the base, then the last few to the asked precision."""
-        chosen = self._survivors()
-        for k, group in self._by_k(chosen):
-            self._serve(group, k, "survivors", {})
+        served = self._serve(self._survivors(), "survivors", {})
         if self._config.final_precision is not None:
             changes = {"precision": self._config.final_precision}
-            for k, group in self._by_k(self._finalists()):
-                self._serve(group, k, "final", changes)
+            served |= self._serve(self._finalists(), "final", changes)
+        self._conclude(served)
 
     def _survivors(self) -> list[Trial]:
         trials = self._study.trials()
@@ -106,19 +120,25 @@ class Serving:
         ordered = sorted(trials, key=key)
         return [(k, list(group)) for k, group in itertools.groupby(ordered, lambda t: key(t)[0])]
 
-    def _serve(self, group: list[Trial], k: int, stage: str, changes: Mapping[str, object]) -> None:
-        for trial, outcome in self._measure_all(group, k, stage, changes):
-            if isinstance(outcome, BenchRow):
-                self._note_cost(trial, outcome)
-                self._study.note_served(trial.number, {"stage": stage, **figures_of(outcome)})
-            else:
-                reason, detail = outcome
-                figures = {"stage": stage, "reason": reason.value, "detail": detail}
-                self._study.note_served(trial.number, figures)
+    def _serve(
+        self, trials: list[Trial], stage: str, changes: Mapping[str, object]
+    ) -> dict[int, Served]:
+        """By trial; those that could not be measured are noted and left out."""
+        served: dict[int, Served] = {}
+        for k, group in self._by_k(trials):
+            for trial, outcome in self._measure_all(group, k, stage, changes):
+                if isinstance(outcome, Served):
+                    served[trial.number] = outcome
+                    self._note_cost(trial, outcome.row)
+                    figures = figures_of(outcome.row)
+                else:
+                    figures = {"reason": outcome.reason.value, "detail": outcome.detail}
+                self._study.note_served(trial.number, {"stage": stage, **figures})
+        return served
 
     def _measure_all(
         self, group: list[Trial], k: int, stage: str, changes: Mapping[str, object]
-    ) -> list[tuple[Trial, BenchRow | tuple[Reason, str]]]:
+    ) -> list[tuple[Trial, Served | Unserved]]:
         """One measurement of all; when it fails, one of each, so that one cannot spoil the rest."""
         references = {trial.number: f"run:{trial.facts['run_id']}" for trial in group}
         drafters = [*references.values()]
@@ -139,27 +159,23 @@ class Serving:
                 alone = [self._measure_all([trial], k, stage, changes) for trial in group]
                 return list(itertools.chain(*alone))
             reason = Reason.REFUSED if isinstance(error, CheckError) else Reason.SERVER
-            return [(group[0], (reason, error.message))]
+            return [(group[0], Unserved(reason, error.message))]
         self._tag(measured.run_id)
-        if stage != "costs":
-            self._conclude(measured.result, references)
-        return [(t, best_row(measured.result, references[t.number])) for t in group]
+        return [(trial, _served(measured.result, references[trial.number])) for trial in group]
 
-    def _conclude(self, result: BenchResult, references: dict[int, str]) -> None:
-        """Compares the best of a measurement with the base, prompt by prompt."""
-        if 0 not in references:
+    def _conclude(self, served: Mapping[int, Served]) -> None:
+        """Holds the best of what was measured against the base, prompt by prompt.
+
+        Each is paired with the baseline of its own measurement, so that they may differ in K.
+        """
+        best = next(
+            (t.number for t in served_rank(self._config, self._study.trials()) if t.number), None
+        )
+        if best is None or not {0, best} <= served.keys():
             return
-        lengths = {
-            number: row.acceptance_length.value
-            for number, reference in references.items()
-            if (row := best_row(result, reference)).acceptance_length
-        }
-        others = [number for number in lengths if number]
-        if not others or 0 not in lengths:
-            return
-        best = max(others, key=lambda number: lengths[number])
-        gain = acceptance_gain(result, references[best], references[0])
-        self._study.set_attr(ATTR_CONCLUSION, {"trial": best, **gain.model_dump()})
+        base, other = served[0], served[best]
+        (found,) = paired_differences(base.arm, other.arm, base.bootstrap, is_by_category=False)
+        self._study.set_attr(ATTR_CLAIM, {"trial": best, **found.model_dump(mode="json")})
 
     def _champion(self, known: Sequence[str]) -> list[str]:
         """The champion's reference, where there is one that is not measured anyway."""
@@ -182,9 +198,17 @@ class Serving:
         self._store.attach_run(run_id).set_tags(tags)
 
 
-def figures_of(row: BenchRow) -> dict[str, float | int | None]:
+def _served(result: BenchResult, reference: str) -> Served:
+    row = best_row(result, reference)
+    bootstrap = Bootstrap(
+        confidence=result.spec.confidence, num_resamples=result.spec.num_resamples
+    )
+    return Served(row, bench_arm(result, reference, row.k, row.concurrency), bootstrap)
+
+
+def figures_of(row: BenchRow) -> dict[str, float | int | str | None]:
     """What is kept of a row: speedup and acceptance length with their ends."""
-    figures: dict[str, float | int | None] = {"k": row.k, "num_prompts": row.num_prompts}
+    figures: dict[str, float | int | str | None] = {"k": row.k, "num_prompts": row.num_prompts}
     intervals = {"decode_speedup": row.decode_speedup, "acceptance_length": row.acceptance_length}
     for name, interval in intervals.items():
         if interval is not None:
@@ -194,21 +218,3 @@ def figures_of(row: BenchRow) -> dict[str, float | int | None]:
                 f"{name}_high": interval.high,
             }
     return figures
-
-
-def acceptance_gain(result: BenchResult, drafter: str, base: str) -> Interval:
-    """Acceptance length of a drafter less that of another, on the same prompts.
-
-    Raises:
-        ConfigError: They drafted on no prompt together.
-        MeasurementError: They answered no prompt together.
-    """
-    point = result.spec.k[0], min(result.spec.concurrency)
-    bootstrap = Bootstrap(
-        confidence=result.spec.confidence, num_resamples=result.spec.num_resamples
-    )
-    first, second = bench_arm(result, base, *point), bench_arm(result, drafter, *point)
-    (found,) = paired_differences(first, second, bootstrap, is_by_category=False)
-    if found.acceptance_difference is None:
-        raise ConfigError(f"{drafter} and {base} were measured on no prompt together")
-    return found.acceptance_difference

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from eval.paired import PairedDifference, acceptance_sentence, speed_sentence
 from eval.result import Interval
 from harness.config.load import Frozen
 from harness.config.train import TrainConfig
 from harness.sweep.endings import Endings
 from harness.sweep.records import Trial, TrialState
-from harness.sweep.serving import ATTR_CONCLUSION
+from harness.sweep.serving import ATTR_CLAIM
 from harness.sweep.space import spell
 from harness.sweep.study import SweepStudy
 from harness.sweep.verdicts import has_next, rank, served_rank
@@ -64,22 +65,18 @@ def best_config(study: SweepStudy, trial: Trial) -> TrainConfig:
 
 
 def conclusion(study: SweepStudy) -> str:
-    """Whether the best trial beats the base in vLLM, with the interval that says so."""
-    found = study.attr(ATTR_CONCLUSION)
+    """How the best trial stands to the base in vLLM, the objective's figure first."""
+    found = study.attr(ATTR_CLAIM)
     if found is None:
         return "no trial was measured in vLLM beside the base, so nothing is claimed"
-    gain, low, high = found["value"], found["low"], found["high"]
-    if low is None or high is None:
-        return f"trial {found['trial']}: {gain:+.3f} acceptance length over the base, no interval"
-    interval = f"{gain:+.3f} [{low:+.3f}, {high:+.3f}]"
-    if low > 0:
-        return f"trial {found['trial']} beats the base in served acceptance length: {interval}"
-    if high < 0:
-        return f"the base beats trial {found['trial']} in served acceptance length: {interval}"
-    return (
-        f"trial {found['trial']} does not beat the base in served acceptance length: {interval} "
-        "holds zero"
-    )
+    trial = f"trial {found['trial']}"
+    difference = PairedDifference.model_validate({k: v for k, v in found.items() if k != "trial"})
+    sentences = [acceptance_sentence(difference, "the base", trial)]
+    if difference.speedup_ratio is not None:
+        sentences.append(speed_sentence(difference, "the base", trial))
+    if study.config.objectives[0].metric == "decode_speedup":
+        sentences.reverse()
+    return "; ".join(sentences)
 
 
 def _row(study: SweepStudy, trial: Trial, cost: float | None) -> tuple[object, ...]:

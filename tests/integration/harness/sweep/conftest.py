@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,7 +19,11 @@ Sweep = Callable[..., subprocess.Popen[str]]
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     project = tmp_path_factory.mktemp("sweeps")
     verifier = write_running_verifier(project / "verifier")
-    corpus = write_tiny_corpus(project / "corpus", verifier)
+    return write_project(project, verifier, write_tiny_corpus(project / "corpus", verifier))
+
+
+def write_project(project: Path, verifier: Path, corpus: Path, **changes: object) -> Settings:
+    """A base training of this verifier, and the settings of a project in the folder."""
     train = {
         "verifier": str(verifier),
         "corpus": str(corpus),
@@ -30,7 +35,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
         "upload_below_mb": 0,
         "keep_best": 1,
     }
-    (project / "train.yaml").write_text(yaml.safe_dump(train))
+    (project / "train.yaml").write_text(yaml.safe_dump({**train, **changes}))
     uri = f"sqlite:///{project / 'mlruns' / 'mlflow.db'}"
     found = load_settings(project)
     return found.model_copy(update={"tracking_uri": uri, "cache_dir": project / "cache"})
@@ -66,6 +71,7 @@ def run_harness(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
         "HARNESS_ROOT": str(settings.root_dir),
         "HARNESS_CACHE": str(settings.cache_dir),
         "MLFLOW_TRACKING_URI": settings.tracking_uri,
+        "HARNESS_SWEEP_STORAGE": settings.sweep_storage or "",
     }
     return subprocess.Popen(
         [sys.executable, "-m", "harness", *arguments],

@@ -37,8 +37,8 @@ def wait_for(look: Callable[[], bool], process: subprocess.Popen[str], what: str
         time.sleep(0.2)
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> str:
-    output, _ = process.communicate(timeout=_WAIT_S)
+def finish(process: subprocess.Popen[str], code: int = 0, *, wait_s: float = _WAIT_S) -> str:
+    output, _ = process.communicate(timeout=wait_s)
     assert process.returncode == code, output
     return output
 

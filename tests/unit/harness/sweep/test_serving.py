@@ -11,7 +11,7 @@ from eval.result import BenchResult, PromptSample
 from harness.config.bench import BenchConfig
 from harness.sweep.endings import Endings
 from harness.sweep.records import TrialState
-from harness.sweep.serving import Serving, acceptance_gain
+from harness.sweep.serving import Serving
 from harness.sweep.study import SweepStudy
 from harness.sweep.verdicts import rank
 from harness.sweep.view import best_trial, conclusion
@@ -137,23 +137,23 @@ def test_the_claim_is_an_interval_that_excludes_zero_or_no_claim(
 ) -> None:
     world, study = searched
     make_serving(world, study, Bench(world, study)).serve()
-    assert "beats the base in served acceptance length: +" in conclusion(study)
-    assert best_trial(study) is not None
+    best = best_trial(study)
+    assert best is not None
+    assert f"trial {best.number} accepts" in conclusion(study)
+    assert "more than the base [0." in conclusion(study)
     even = Bench(world, study, is_even=True)
     make_serving(world, study, even).serve()
-    assert "holds zero" in conclusion(study) or "+0.000 [+0.000, +0.000]" in conclusion(study)
+    assert "cannot be told apart" in conclusion(study)
 
 
-def test_the_gain_is_of_pooled_lengths_on_shared_prompts() -> None:
-    rows = (bench_row("a", None), bench_row("b", None))
-    samples = [sample("a", 3, p, 1.7) for p in range(6)] + [
-        sample("b", 3, p, 1.5) for p in range(4)
-    ]
-    result = bench_result(rows, {"a": Path("/a"), "b": Path("/b")})
-    gain = acceptance_gain(result.model_copy(update={"samples": tuple(samples)}), "a", "b")
-    assert gain.value == pytest.approx(0.2, abs=0.01)
-    assert gain.low is not None
-    assert gain.low > 0
+def test_a_trial_of_another_k_is_held_against_the_base(tmp_path: Path) -> None:
+    space = {"k": {"type": "int", "low": 2, "high": 3}}
+    world = World(tmp_path, space=space, k=3, n_trials=2, baselines=[{"k": 2}])
+    _, study, _ = world.run()
+    bench = Bench(world, study)
+    make_serving(world, study, bench).serve()
+    assert [call.k for call in bench.calls] == [(2,), (3,)]
+    assert conclusion(study).startswith("the acceptance of trial 1 and the base cannot")
 
 
 def test_costs_are_measured_once_an_architecture_and_a_failure_fails_the_trial(
