@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from eval.assembly import bootstrap_of
 from eval.errors import EvalError
 from eval.paired import Arm, bench_arm, paired_differences
 from eval.result import BenchResult, BenchRow
@@ -200,10 +201,8 @@ class Serving:
 
 def _served(result: BenchResult, reference: str) -> Served:
     row = best_row(result, reference)
-    bootstrap = Bootstrap(
-        confidence=result.spec.confidence, num_resamples=result.spec.num_resamples
-    )
-    return Served(row, bench_arm(result, reference, row.k, row.concurrency), bootstrap)
+    arm = bench_arm(result, reference, row.k, row.concurrency)
+    return Served(row, arm, bootstrap_of(result.spec))
 
 
 def figures_of(row: BenchRow) -> dict[str, float | int | str | None]:
