@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import torch
 from transformers import AutoModel
-from transformers.utils import logging
 
 from eval.errors import SpecError, VerifierError
+from eval.textmodel import load_text_model
 
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
 """On CPU small batches stay in the cache and pad little: 356 tokens/s per core against 244 at 2048
@@ -45,9 +45,9 @@ class LayerCapture:
         """Loads the decoder without its output head, on the GPU where there is one.
 
         Raises:
-            VerifierError: transformers cannot load it.
+            VerifierError: transformers cannot load it, or a weight is missing.
         """
-        model = load_model(AutoModel, path, dtype=getattr(torch, dtype))
+        model = load_text_model(AutoModel, path, getattr(torch, dtype))
         return cls(model.to(default_device()), layer_ids, num_layers)
 
     def run(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -78,24 +78,6 @@ class LayerCapture:
             self._caught[layer_id] = args[0] if args else kwargs["hidden_states"]
 
         return hook
-
-
-def load_model(kind: Any, path: Path, **options: Any) -> Any:
-    """Part of a verifier's folder by one of transformers' Auto classes: a model, or a tokenizer.
-
-    Raises:
-        VerifierError: transformers cannot load it.
-    """
-    logging.disable_progress_bar()
-    try:
-        return kind.from_pretrained(path, **options)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise VerifierError(
-            f"transformers cannot load the verifier {path}: {reason}",
-            "the folder must hold config, weights and tokenizer of a model that this version of "
-            "transformers knows, and the model must fit into memory",
-        ) from error
 
 
 def default_device() -> Literal["cpu", "cuda"]:

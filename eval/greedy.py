@@ -6,14 +6,15 @@ corpus. Shapes: B rows, T tokens.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from eval.capture import LayerCapture, default_batch_tokens, default_device, load_model
+from eval.capture import LayerCapture, default_batch_tokens, default_device
 from eval.sequences import split_by_width
+from eval.textmodel import load_text_model, unloadable
 
 Ids = Sequence[int]
 
@@ -40,8 +41,8 @@ class GreedyVerifier:
     """
 
     def __init__(self, path: Path, layer_ids: Sequence[int], num_layers: int, dtype: str) -> None:
-        model = load_model(AutoModelForCausalLM, path, dtype=getattr(torch, dtype))
-        self._tokenizer = load_model(AutoTokenizer, path)
+        model: Any = load_text_model(AutoModelForCausalLM, path, getattr(torch, dtype))
+        self._tokenizer = _load_tokenizer(path)
         self._device = default_device()
         self._model = model.to(self._device).eval()
         self._capture = LayerCapture(model.base_model, (*layer_ids, num_layers), num_layers)
@@ -112,7 +113,14 @@ class GreedyVerifier:
         return [list(row) for row in torch.cat(said, 1).tolist()] if said else [[] for _ in ids_BT]
 
 
-def _stop_ids(configured: int | list[int] | None, tokenizer: AutoTokenizer) -> frozenset[int]:
+def _load_tokenizer(path: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise unloadable(path, error) from error
+
+
+def _stop_ids(configured: int | list[int] | None, tokenizer: Any) -> frozenset[int]:
     """Tokens at which vLLM ends an answer: those of generation_config.json and the tokenizer's."""
     ids = configured if isinstance(configured, list) else [configured]
     return frozenset(i for i in (*ids, tokenizer.eos_token_id) if i is not None)

@@ -16,7 +16,7 @@ from harness.config.train import TrainConfig
 from harness.drafter.check_tables import target_ids
 from harness.drafter.checks import check_drafter, error_lines
 from harness.drafter.convert import require_convertible, speculators_config
-from harness.drafter.drafter import Drafter, drafter_digest
+from harness.drafter.drafter import CONVERTED_KEY, Drafter, drafter_digest
 from harness.drafter.inherit import inherit, require_agreement
 from harness.drafter.keys import map_keys
 from harness.drafter.layout import Layout, expected_layout
@@ -220,6 +220,8 @@ def _load(parent: Drafter, name: str, parts: _Parts) -> None:
 
 def _child_config(child: Drafter, verifier: Verifier) -> dict[str, Any]:
     config = speculators_config(child)
+    # What it says of verifier and tokens is the training's from here on, no conversion's invention.
+    config.pop(CONVERTED_KEY, None)
     layer = config["transformer_layer_config"]
     kind = "full_attention" if child.sliding_window is None else "sliding_attention"
     layer |= {

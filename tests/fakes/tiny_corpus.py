@@ -85,7 +85,7 @@ def write_nested_verifier(folder: Path, plain: Path) -> Path:
         save_file(content, folder / shard)
     weight_map = {name: shard for shard, content in shards.items() for name in content}
     index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": weight_map}))
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return folder
 
 
