@@ -1,6 +1,6 @@
 # make demo   the whole job on a small real model        make test   lint, types, unit and integration tests
 # make setup  .venv with the harness command in it       make check  lint, types, imports, unit tests
-.PHONY: setup demo test check integration browser lock clean
+.PHONY: setup demo test check integration postgresql browser lock clean
 bin := .venv/bin
 SIZE ?= small
 
@@ -17,7 +17,13 @@ check: setup
 	@$(bin)/lint-imports
 	@$(bin)/pytest
 
-integration: setup
+# For the store on PostgreSQL. Where it cannot be had its tests are skipped, and say so.
+postgresql:
+	@command -v pg_ctl >/dev/null || ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1 || { \
+	  command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq postgresql >/dev/null; } || \
+	  echo "no PostgreSQL, and it could not be installed: its tests are skipped"
+
+integration: setup postgresql
 	@$(bin)/pytest tests/integration --integration
 
 # Looks at the MLflow UI and the report in a real browser; the screenshots are in build/screenshots.

@@ -32,6 +32,11 @@ class Settings(BaseModel):
     """The MLflow store: the embedded SQLite file unless MLFLOW_TRACKING_URI names another."""
     cache_dir: Path
     """Verifiers converted from packages; safe to delete."""
+    artifact_root: str | None = None
+    """Where a database's new experiments keep artifacts: a folder or address that every host
+    reaches. None: `mlruns/artifacts`. An MLflow server decides for itself."""
+    sweep_storage: str | None = None
+    """Optuna's database for sweeps whose YAML names no `storage`; None: a journal file each."""
 
     @property
     def mlruns_dir(self) -> Path:
@@ -70,14 +75,20 @@ class Settings(BaseModel):
 
 
 def load_settings(root_dir: Path | None = None) -> Settings:
-    """Reads HARNESS_ROOT, HARNESS_CACHE, XDG_CACHE_HOME and MLFLOW_TRACKING_URI."""
+    """Reads HARNESS_ROOT and its kin, XDG_CACHE_HOME and MLFLOW_TRACKING_URI."""
     root = (root_dir or Path(os.environ.get("HARNESS_ROOT") or Path.cwd())).resolve()
     cache = os.environ.get("HARNESS_CACHE")
     if not cache:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         cache = str(Path(base) / "harness")
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlruns' / 'mlflow.db'}"
-    return Settings(root_dir=root, tracking_uri=uri, cache_dir=Path(cache).expanduser().resolve())
+    return Settings(
+        root_dir=root,
+        tracking_uri=uri,
+        cache_dir=Path(cache).expanduser().resolve(),
+        artifact_root=os.environ.get("HARNESS_ARTIFACTS") or None,
+        sweep_storage=os.environ.get("HARNESS_SWEEP_STORAGE") or None,
+    )
 
 
 def quiet_libraries() -> None:

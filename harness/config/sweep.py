@@ -173,7 +173,8 @@ class SweepConfig(Frozen):
     workers: Annotated[int, Field(ge=1)] | None = None
     """Trials at once; None: one for each visible GPU, one on a CPU."""
     storage: str | None = None
-    """An RDB URL of Optuna; None: a journal file in `mlruns/sweeps/<name>/`."""
+    """An RDB URL of Optuna; None: HARNESS_SWEEP_STORAGE names it, else a journal file in
+    `mlruns/sweeps/<name>/`."""
     num_served: Annotated[int, Field(ge=0)] = 3
     """Best trials that are measured in vLLM beside the base."""
     num_final: Annotated[int, Field(ge=1)] = 1

@@ -1,17 +1,24 @@
 """Where a study is kept: a journal file with a lock that dies with its holder, or a database."""
 
+import time
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from harness.errors import TrackingError
 
 JOURNAL_NAME = "journal.log"
 _SQLITE_WAIT_S = 60
+_AWAY_S = 300.0
+"""How long a database may be away in mid-sweep; as long as a trial waits for the MLflow store."""
+_PAUSE_S = 1.0
 
 
 class _ProcessLock:
@@ -31,6 +38,37 @@ class _ProcessLock:
     def release(self) -> None:
         """Gives the lock back."""
         self._lock.release()
+
+
+class PatientStorage(RDBStorage):
+    """Optuna's storage in a database that may be restarted: each call waits until it answers.
+
+    Optuna gives up at the first broken connection, and the coordinator with it. A call whose answer
+    was lost is made again; what it wrote is a value that is then set to the same once more.
+    """
+
+
+def _patient(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        deadline = time.monotonic() + _AWAY_S
+        while True:
+            try:
+                return method(*args, **kwargs)
+            except (OperationalError, StorageInternalError) as error:
+                if not _is_away(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+
+    return guarded
+
+
+for _name in BaseStorage.__abstractmethods__:
+    setattr(PatientStorage, _name, _patient(getattr(RDBStorage, _name)))
+
+
+def _is_away(error: Exception) -> bool:
+    return isinstance(error, OperationalError) or isinstance(error.__cause__, OperationalError)
 
 
 def open_storage(url: str | None, folder: Path) -> BaseStorage:
@@ -58,9 +96,10 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
                 f"the sweep's journal {path} is damaged: {error}",
                 "restore it from a backup, or begin anew under another name",
             ) from error
-    options = {"connect_args": {"timeout": _SQLITE_WAIT_S}} if url.startswith("sqlite") else {}
+    is_file = url.startswith("sqlite")
+    options = {"connect_args": {"timeout": _SQLITE_WAIT_S}} if is_file else {"pool_pre_ping": True}
     try:
-        return RDBStorage(url, engine_kwargs=options)
+        return PatientStorage(url, engine_kwargs=options)
     except (SQLAlchemyError, StorageInternalError, ImportError) as error:
         raise TrackingError(
             f"the sweep's storage does not open: {str(error).splitlines()[0]}",

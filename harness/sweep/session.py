@@ -81,6 +81,7 @@ def prepare(config: SweepConfig, settings: Settings) -> Prepared:
     space = Space(config, base)
     for index, baseline in enumerate(config.baselines):
         space.complete(baseline, f"baselines[{index}]")
+    config = config.model_copy(update={"storage": _storage(config, place)})
     return Prepared(config=config, base=base, bench=bench, space=space, place=place)
 
 
@@ -211,6 +212,14 @@ def _keep(prepared: Prepared) -> None:
     write_atomic(folder / CONFIG_NAME, dump_yaml(prepared.config))
     write_atomic(folder / _BASE_NAME, dump_yaml(prepared.base))
     write_atomic(folder / _BENCH_NAME, dump_yaml(prepared.bench))
+
+
+def _storage(config: SweepConfig, place: Place) -> str | None:
+    """Where the study is: as the YAML says, else where it was begun, else as this machine says."""
+    begun = place.folder / CONFIG_NAME
+    if config.storage is None and begun.is_file():
+        return load_config(SweepConfig, begun).storage
+    return config.storage or place.settings.sweep_storage
 
 
 def _find(reference: str, settings: Settings) -> Path:

@@ -14,12 +14,12 @@ def environment_of(root: Path) -> dict[str, str]:
 
 
 def run_harness(
-    root: Path, *arguments: str, timeout_s: float = 120
+    root: Path, *arguments: str, timeout_s: float = 120, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs `harness ARGUMENTS` to its end."""
+    """Runs `harness ARGUMENTS` to its end, with these variables set."""
     return subprocess.run(
         [sys.executable, "-m", "harness", *arguments],
-        env=environment_of(root),
+        env={**environment_of(root), **environment},
         cwd=root,
         capture_output=True,
         text=True,

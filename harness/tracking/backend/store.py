@@ -22,6 +22,7 @@ from harness.tracking import names, spelling
 from harness.tracking.backend import reading
 from harness.tracking.backend.failures import is_absence, translated
 from harness.tracking.backend.registry import MlflowRegistry
+from harness.tracking.backend.schema import sole_opener
 from harness.tracking.backend.writer import MlflowWriter, batches
 from harness.tracking.embedded import prepare_embedded
 from harness.tracking.owner import current_owner
@@ -47,9 +48,7 @@ class MlflowStore:
         if settings.is_embedded:
             prepare_embedded(settings)
         _require_answer(settings.tracking_uri)
-        store = cls(_connect(settings.tracking_uri), settings)
-        store.experiment_names()  # what is wrong with a store shows here, not in mid-work
-        return store
+        return cls(_connect(settings.tracking_uri), settings)
 
     @translated
     def experiment_names(self) -> dict[str, str]:
@@ -245,7 +244,10 @@ class MlflowStore:
 
 @translated
 def _connect(uri: str) -> MlflowClient:
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    with sole_opener(uri):
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)  # what is wrong shows here, not in mid-work
+    return client
 
 
 def _artifact_root(settings: Settings) -> str | None:
@@ -259,7 +261,7 @@ def _artifact_root(settings: Settings) -> str | None:
     if uri.startswith("sqlite:///") and not settings.is_embedded:
         database = Path(uri.removeprefix("sqlite:///").partition("?")[0])
         return str(database.absolute().parent / "artifacts")
-    return str(settings.artifacts_dir)
+    return settings.artifact_root or str(settings.artifacts_dir)
 
 
 def _require_answer(uri: str) -> None:

@@ -1,10 +1,17 @@
-"""An MLflow store for each test: a copy of one that was migrated once and kept between sessions."""
+"""An MLflow store for each test: a copy of one that was migrated once and kept between sessions.
+
+PostgreSQL and the MLflow server are started once a session, where a test asks for them.
+"""
 
 import shutil
+from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 
 import pytest
+from fakes.command_line import run_harness
+from fakes.deployment import TEMPLATE, Deployment
 from filelock import FileLock
 
 from harness.digests import write_atomic
@@ -48,3 +55,61 @@ def store(settings: Settings) -> Store:
 def settings_in(root: Path) -> Settings:
     uri = f"sqlite:///{root / 'mlruns' / DATABASE}"
     return load_settings(root).model_copy(update={"tracking_uri": uri, "cache_dir": root / "cache"})
+
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Deployment]:
+    """PostgreSQL alone."""
+    found = Deployment()
+    found.up("postgres")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """PostgreSQL with a migrated database to copy."""
+    uri = postgres.create_database(TEMPLATE)
+    opened = run_harness(
+        tmp_path_factory.mktemp("template"),
+        "doctor",
+        MLFLOW_TRACKING_URI=uri,
+        **postgres.credentials,
+    )
+    assert uri in opened.stdout, opened.stdout + opened.stderr
+    return postgres
+
+
+@pytest.fixture
+def postgres_settings(
+    tmp_path: Path, postgres_template: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> Settings:
+    """A project whose store is a PostgreSQL database of its own."""
+    monkeypatch.setenv("PGPASSFILE", postgres_template.credentials["PGPASSFILE"])
+    # MLflow keeps the connections of each database until the process ends.
+    monkeypatch.setenv("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "NullPool")
+    uri = postgres_template.create_database(f"store_{next(_numbers)}", TEMPLATE)
+    return settings_in(tmp_path).model_copy(update={"tracking_uri": uri})
+
+
+@pytest.fixture(scope="session")
+def deployment() -> Iterator[Deployment]:
+    """PostgreSQL and the MLflow server with basic auth: all of `deploy/up.sh`."""
+    found = Deployment()
+    found.up()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def server_settings(
+    tmp_path: Path, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> Settings:
+    """A project whose store is the MLflow server, empty."""
+    for name, value in deployment.credentials.items():
+        monkeypatch.setenv(name, value)
+    deployment.empty("mlflow")
+    return settings_in(tmp_path).model_copy(update={"tracking_uri": deployment.server_url})
