@@ -7,6 +7,17 @@ from pathlib import Path
 import pytest
 
 TIERS = ("integration", "browser")
+_ONE_CORE = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+"""Each test, and whatever it starts, computes on one core: threads that wait for a core which
+another process holds made some twenty times slower, and the bits of a sum depend on their number.
+Set before torch is imported, here and in every child."""
+
+for _name, _value in _ONE_CORE.items():
+    os.environ.setdefault(_name, _value)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

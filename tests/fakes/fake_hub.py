@@ -8,6 +8,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 COMMIT = "c" * 40
+_POLL_S = 0.01
 
 
 class FakeHub:
@@ -25,7 +26,7 @@ class FakeHub:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()
         return self
 
     def __exit__(self, *exception: object) -> None:

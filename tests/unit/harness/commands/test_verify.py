@@ -61,7 +61,10 @@ def test_a_drafter_of_a_run_is_compared_with_the_verifier_of_that_run(
     assert f"verifier of its run: {tmp_path / 'verifier'}" in capsys.readouterr().err
 
 
-def test_a_replay_without_any_verifier_is_two(tmp_path: Path, capsys: Screen) -> None:
+def test_a_replay_without_any_verifier_is_two(
+    tmp_path: Path, capsys: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "open_store", lambda _: MemoryStore(tmp_path))
     drafter = build_drafter(tmp_path / "drafter", build_verifier(tmp_path / "verifier"))
     assert run(["verify", "--drafter", str(drafter), "--replay"]) == 2
     assert "say --verifier" in capsys.readouterr().err

@@ -240,9 +240,10 @@ def test_pickle_weights_are_refused_unopened(
     assert not (tmp_path / "exploded").exists()
 
 
+@pytest.mark.timeout(20)
 def test_a_header_of_very_many_tensors_is_judged_in_seconds(path: Path) -> None:
     empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    write_raw(path, json.dumps({f"model.x{i}": empty for i in range(20_000)}).encode())
+    write_raw(path, json.dumps({f"model.x{i}": empty for i in range(5_000)}).encode())
     report = check_drafter(path, None, deep=True)
     assert {"S3", "unexpected"} <= {f.rule for f in report.findings}
 

@@ -67,7 +67,6 @@ def test_a_crash_at_any_write_accounts_for_each_trial_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int, is_torn: bool
 ) -> None:
     settings = {"n_trials": 3, "pruner": HALVING, "baselines": [{"lr": BASE.lr}]}
-    monkeypatch.setattr("os.fsync", lambda _: None)  # some 10 ms each, thousands of times
     _, whole, _ = World(tmp_path / "whole", **settings).run()
     expected = [trial.params for trial in whole.trials()]
     append = JournalFileBackend.append_logs
