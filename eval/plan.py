@@ -39,6 +39,7 @@ def build_arms(spec: BenchSpec, k: int) -> tuple[Arm, ...]:
                 "model": str(drafter.path),
                 "num_speculative_tokens": k,
                 "rejection_sample_method": "standard",
+                **spec.server.speculative_config,
             },
         )
         for drafter in spec.drafters

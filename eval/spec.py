@@ -43,6 +43,8 @@ class ServerOptions(Frozen):
     has_prefix_cache: bool = False
     """Off by default: a warm prefix hides prefill work and can hold another drafter's states."""
     trust_remote_code: bool = False
+    speculative_config: dict[str, Any] = Field(default_factory=dict)
+    """Keys added to vLLM's speculative config of every drafter."""
     command: tuple[str, ...] = ()
     """Command prefix; empty: this interpreter with `-m vllm.entrypoints.openai.api_server`."""
     extra_args: tuple[str, ...] = ()

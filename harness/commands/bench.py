@@ -10,14 +10,26 @@ from eval.parityresult import ParityReport
 from eval.records import StepCost
 from eval.result import ALL, BenchResult, BenchRow
 from harness.commands.benching import bench_drafters
+from harness.commands.benchplan import describe_bench
+from harness.commands.benchtune import bench_tuned, show_tuning
 from harness.commands.options import AsJson, Drafters, OptionalVerifier, Prompts
 from harness.config.bench import BenchConfig
 from harness.config.load import load_config
 from harness.errors import ConfigError
-from harness.render import interval_text, log, progress, show_json, show_table, show_text, warn
+from harness.render import (
+    interval_text,
+    log,
+    progress,
+    show_facts,
+    show_json,
+    show_table,
+    show_text,
+    warn,
+)
 from harness.settings import load_settings
 from harness.tracking import names
 from harness.tracking.store import open_store
+from harness.training.dryrun import find_stand_in
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -42,6 +54,10 @@ _NoSwap = Annotated[bool, typer.Option("--no-swap", help="A fresh engine for eve
 _Parity = Annotated[
     bool, typer.Option("--parity", help="Replay the outputs without vLLM; counts must agree.")
 ]
+_Tune = Annotated[
+    bool, typer.Option("--tune", help="Try vLLM's settings first, keep those that are faster.")
+]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would measure.")]
 _Reuse = Annotated[
     bool, typer.Option("--reuse", help="Take an equal measurement that is finished already.")
 ]
@@ -62,7 +78,9 @@ def bench(
     no_swap: _NoSwap = False,
     swap_check: _SwapCheck = None,
     parity: _Parity = False,
+    tune: _Tune = False,
     reuse: _Reuse = False,
+    dry_run: _DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Measures drafters in vLLM against their verifier alone, with intervals."""
@@ -82,10 +100,16 @@ def bench(
         is_swapping=False if no_swap else None,
         is_checking_parity=parity or None,
     )
+    if dry_run:
+        for title, facts in describe_bench(resolved, settings, find_stand_in(config)):
+            show_facts(title, facts)
+        return
+    store, tuning = open_store(settings), None
     with progress() as report:
-        measured = bench_drafters(
-            resolved, settings, open_store(settings), report, is_reusing=reuse
-        )
+        if tune:
+            measured, tuning = bench_tuned(resolved, settings, store, report)
+        else:
+            measured = bench_drafters(resolved, settings, store, report, is_reusing=reuse)
     log(f"run {measured.run_id}")
     log(f"result {measured.result_path}")
     log(f"page {measured.report_path}")
@@ -93,6 +117,8 @@ def bench(
         show_json(measured.result)
     else:
         show_result(measured.result)
+        if tuning is not None:
+            show_tuning(tuning)
     found = measured.result
     is_broken = any(row.lossless and row.lossless.is_broken for row in found.pooled())
     if is_broken or (found.parity is not None and not found.parity.is_passed):

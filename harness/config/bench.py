@@ -58,6 +58,8 @@ class BenchConfig(Frozen):
     """Drafters changed in place to be measured again in a fresh engine."""
     is_swapping: bool = True
     """Change drafters of one architecture inside one engine."""
+    num_tune_prompts: int = Field(default=12, ge=2)
+    """Prompts with which `--tune` tries each setting."""
     is_checking_parity: bool = False
     """Replay the outputs without a server and compare accepted counts; `--parity`."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
