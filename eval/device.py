@@ -13,6 +13,7 @@ _LEAST_KV_BYTES = 128 << 20
 _BLOCK_TOKENS = 128
 """Tokens of one KV block in vLLM's CPU worker, 0.32."""
 _CPU_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_ALIASES = {"float": "float32", "half": "float16"}
 
 
 def resolve_server(spec: ServerSpec) -> ServerSpec:
@@ -40,13 +41,32 @@ def detect_device() -> Literal["cpu", "cuda"]:
     return "cpu"
 
 
-def near_tie_gap(dtype: str | None) -> float:
+def served_dtype(asked: str | None, *, named: str | None, stored: str | None) -> str:
+    """In what a server computes, as torch calls it.
+
+    `auto`, on a CPU or a GPU that knows bfloat16: float16 for a verifier in float16, else bfloat16,
+    for one in float32 too. Source: vLLM config/model.py, `_resolve_auto_dtype`, the
+    `supported_dtypes` of platforms/, and transformers_utils/model_arch_config_convertor.py,
+    `get_torch_dtype`, 0.32.
+
+    Args:
+        asked: The server's dtype; None is `auto`.
+        named: That of the verifier's config.json, if it names one.
+        stored: That of its weights, as safetensors calls it: believed where none is named.
+    """
+    if asked is not None and asked != "auto":
+        return _ALIASES.get(asked, asked)
+    is_half = stored == "F16" if named is None else named == "float16"
+    return "float16" if is_half else "bfloat16"
+
+
+def near_tie_gap(dtype: str) -> float:
     """Nats between two tokens that rounding can turn round, by the dtype of the arithmetic.
 
     bfloat16 keeps 8 bits: logits from 16 to 32 lie on steps of 0.125, and two tokens may move by
     one step each. float32 and float16 have far finer steps.
     """
-    return 0.25 if dtype in ("bfloat16", "bf16") else 0.05
+    return 0.25 if dtype == "bfloat16" else 0.05
 
 
 def available_bytes() -> int | None:

@@ -17,6 +17,7 @@ from eval.breakdown import Trace
 from eval.capture import default_device
 from eval.cells import Cell
 from eval.counters import AcceptanceCounts
+from eval.device import served_dtype
 from eval.draft import DraftModel, load_tensors
 from eval.errors import SpecError
 from eval.facts import DraftFacts, VerifierFacts
@@ -25,7 +26,7 @@ from eval.progress import ProgressFn
 from eval.replay import trace
 from eval.result import ALL, BenchResult, Interval
 from eval.sequences import Row
-from eval.spec import DrafterSpec, ServerSpec
+from eval.spec import DrafterSpec
 from eval.transcripts import digest_answers, read_rows, record_answers
 from eval.verifier import VerifierParts
 from eval.walk import walk_drafts
@@ -34,12 +35,6 @@ ArmKey = tuple[str, int, int]
 """Drafter, K, concurrency."""
 Tokens = tuple[int, tuple[int, ...]]
 """Length of the prompt; tokens of prompt and answer."""
-_ALIASES = {"float": "float32", "half": "float16"}
-_STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_AUTO = {"float32": "bfloat16", "bfloat16": "bfloat16", "float16": "float16"}
-"""What vLLM makes of dtype `auto`, by the dtype that config.json names, else that of the weights.
-Source: vLLM config/model.py, `_resolve_auto_dtype`, and
-transformers_utils/model_arch_config_convertor.py, `get_torch_dtype`, 0.32."""
 
 
 def check_parity(
@@ -77,7 +72,8 @@ def check_parity(
     arms = _by_arm(cells, drafts)
     if not arms:
         raise SpecError("parity: expected answers with a drafter, found none", "name a drafter")
-    dtype = served_dtype(spec.server, verifier)
+    stored = read_slots(verifier.path)[verifier.embed_key].dtype
+    dtype = served_dtype(spec.server.dtype, named=verifier.dtype, stored=stored)
     replayer = _Replayer(verifier, arms, folder, dtype, progress)
     is_exact = dtype == "float32" and spec.server.device == "cpu"
     rows: list[ParityRow] = []
@@ -178,26 +174,6 @@ def replayed_histogram(found: Trace, k: int) -> Histogram:
 def tokens_of(answer: Answer) -> Tokens:
     """What a request's replay depends on: equal ones are replayed once."""
     return len(answer.prompt_token_ids), answer.prompt_token_ids + answer.token_ids
-
-
-def served_dtype(server: ServerSpec, verifier: VerifierFacts) -> str:
-    """The arithmetic of a server, as torch calls it.
-
-    Raises:
-        SpecError: It is left to vLLM, and the verifier is in none that is known here.
-    """
-    if server.dtype is not None and server.dtype != "auto":
-        return _ALIASES.get(server.dtype, server.dtype)
-    found = verifier.dtype
-    if found is None:
-        stored = read_slots(verifier.path)[verifier.embed_key].dtype
-        found = _STORED.get(stored, stored)
-    if found not in _AUTO:
-        raise SpecError(
-            f"parity: expected a verifier in {', '.join(_AUTO)}, found {found} in {verifier.path}",
-            "say in which dtype the server shall compute",
-        )
-    return _AUTO[found]
 
 
 class _Replayer:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from eval.cells import fingerprint_of
-from eval.device import detect_device, near_tie_gap, resolve_server
+from eval.device import detect_device, near_tie_gap, resolve_server, served_dtype
 from eval.environment import read_synthetic
 from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
@@ -156,7 +156,6 @@ def _build_spec(
         options["max_model_len"] = min(verifier.max_position_embeddings, _DEFAULT_MODEL_LEN)
     try:
         server = resolve_server(ServerSpec(verifier=verifier.path, **options))
-        dtype = verifier.dtype if server.dtype == "auto" else server.dtype
         return BenchSpec(
             server=server,
             drafters=drafters,
@@ -169,12 +168,19 @@ def _build_spec(
                 seed=config.seed,
                 ignore_eos=config.ignore_eos,
             ),
-            tie_gap=near_tie_gap(dtype) if config.tie_gap is None else config.tie_gap,
+            tie_gap=tie_gap_of(server, verifier) if config.tie_gap is None else config.tie_gap,
             **{name: getattr(config, name) for name in _COPIED},
         )
     except ValidationError as error:
         problems = "; ".join(line for _, line in explain(error, BenchSpec))
         raise ConfigError(f"this cannot be measured: {problems}") from error
+
+
+def tie_gap_of(server: ServerSpec, verifier: Verifier) -> float:
+    """Nats of a near tie in what the server computes in."""
+    key = None if verifier.dtype else verifier.embed_key
+    stored = verifier.header(key).dtype if key else None
+    return near_tie_gap(served_dtype(server.dtype, named=verifier.dtype, stored=stored))
 
 
 _DEFAULT_MODEL_LEN = 2048

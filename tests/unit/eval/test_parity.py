@@ -23,7 +23,7 @@ from eval.cells import Cell, CellKey
 from eval.counters import count_answers
 from eval.errors import SpecError
 from eval.facts import VerifierFacts
-from eval.parity import check_parity, served_dtype
+from eval.parity import check_parity
 from eval.parityresult import ParityReport
 from eval.report import render_html
 from eval.result import BenchResult
@@ -191,33 +191,3 @@ def test_what_cannot_be_replayed_is_refused(
     result = build_result(drafter, cells)
     with pytest.raises(SpecError, match="answers with a drafter, found none"):
         check_parity(result, [], verifier, {"a": FACTS}, tmp_path, progress=lambda *_: None)
-
-
-@pytest.mark.parametrize(
-    ("asked", "stored", "found"),
-    [("half", torch.float64, "float16"), ("auto", torch.float32, "bfloat16"),
-     (None, torch.float16, "float16")],
-)  # fmt: skip
-def test_the_dtype_is_the_servers_own(
-    asked: str | None, stored: torch.dtype, found: str, tmp_path: Path
-) -> None:
-    save_file(
-        {"model.embed_tokens.weight": torch.zeros(2, 2, dtype=stored)},
-        tmp_path / "model.safetensors",
-    )
-    server = make_spec().server.model_copy(update={"dtype": asked})
-    assert served_dtype(server, running_verifier_facts(tmp_path)) == found
-
-
-def test_the_config_is_believed_before_the_weights_as_vllm_does(tmp_path: Path) -> None:
-    server = make_spec().server.model_copy(update={"dtype": "auto"})
-    named = running_verifier_facts(tmp_path).model_copy(update={"dtype": "float16"})
-    assert served_dtype(server, named) == "float16"
-
-
-def test_weights_in_a_dtype_that_vllm_resolves_otherwise_are_refused(tmp_path: Path) -> None:
-    weights = {"model.embed_tokens.weight": torch.zeros(2, 2, dtype=torch.float64)}
-    save_file(weights, tmp_path / "model.safetensors")
-    server = make_spec().server.model_copy(update={"dtype": "auto"})
-    with pytest.raises(SpecError, match="found F64"):
-        served_dtype(server, running_verifier_facts(tmp_path))
