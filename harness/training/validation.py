@@ -17,7 +17,7 @@ from eval.counters import AcceptanceCounts
 from eval.draft import DraftModel, load_tensors
 from eval.result import Interval
 from eval.sequences import Row, build_batches
-from eval.speedup import Bootstrap
+from eval.speedup import Bootstrap, length_interval
 from eval.unroll import count_right
 from eval.verifier import VerifierParts
 from eval.walk import Depths, count_everywhere, walk_row
@@ -181,27 +181,15 @@ def _walk(row: Row, depths: Depths, k: int) -> _Walked:
 
 def _measure(walked: Iterable[_Walked]) -> Lengths:
     """Pooled, with intervals over conversations."""
-    grouped: dict[str, list[_Walked]] = {}
+    everywhere: dict[str, AcceptanceCounts] = {}
+    walks: dict[str, AcceptanceCounts] = {}
     for one in walked:
-        grouped.setdefault(one.id, []).append(one)
-    groups = list(grouped.values())
-    walks = {
-        name: sum((one.walk for one in group), AcceptanceCounts())
-        for name, group in grouped.items()
-    }
+        everywhere[one.id] = everywhere.get(one.id, AcceptanceCounts()) + one.everywhere
+        walks[one.id] = walks.get(one.id, AcceptanceCounts()) + one.walk
     return Lengths(
-        all_positions=_length([[one.everywhere for one in group] for group in groups]),
-        walk=_length([[one.walk for one in group] for group in groups]),
+        all_positions=length_interval(everywhere.values(), Bootstrap()),
+        walk=length_interval(walks.values(), Bootstrap()),
         walk_by_conversation={
             name: counts.acceptance_length for name, counts in walks.items() if counts.num_drafts
         },
     )
-
-
-def _length(groups: Sequence[Sequence[AcceptanceCounts]]) -> Interval | None:
-    drafts = [sum(one.num_drafts for one in group) for group in groups]
-    tops = [sum(one.num_drafts + one.num_accepted for one in group) for group in groups]
-    pairs = [(top, num) for top, num in zip(tops, drafts, strict=True) if num]
-    if not pairs:
-        return None
-    return Bootstrap().ratio([top for top, _ in pairs], [num for _, num in pairs])
