@@ -32,6 +32,7 @@ from harness.commands.work import (
 from harness.config.bench import BenchConfig
 from harness.config.load import dump_yaml, flatten
 from harness.config.problems import explain
+from harness.digests import write_atomic
 from harness.drafter.checks import require_sound
 from harness.drafter.drafter import Drafter
 from harness.drafter.pad import require_named_layers
@@ -107,7 +108,7 @@ def bench_drafters(
             _log_server_logs(run, out_dir)
         log_bench_result(run, store, result, model_ids(resolved))
         _log_views(run, result, page_path)
-    (out_dir / LOGGED).write_text(run.run_id)
+    write_atomic(out_dir / LOGGED, run.run_id)
     add_served(store, result, model_ids(resolved), run.run_id)
     return BenchRun(run.run_id, result, result_path, page_path)
 
