@@ -194,12 +194,12 @@ def _recording(
     return Recording(read_transcripts(found), found.dtype, sum(seconds) if seconds else None)
 
 
-def _require_greedy(plan: ReplayPlan, answers: Recording, parts: VerifierParts) -> GreedyCheck:
+def _require_greedy(plan: ReplayPlan, recording: Recording, parts: VerifierParts) -> GreedyCheck:
     """The answers must be what the verifier itself says after these hidden states."""
-    found = check_greedy(answers.rows, parts)
+    found = check_greedy(recording.rows, parts)
     most = plan.config.max_unequal
     if most is None:
-        most = DEFAULT_UNEQUAL.get(answers.dtype, DEFAULT_UNEQUAL["bfloat16"])
+        most = DEFAULT_UNEQUAL.get(recording.dtype, DEFAULT_UNEQUAL["bfloat16"])
     if found.share_unequal is None:
         raise CheckError(
             "expected answer tokens to check, found none", "replay answers of the verifier"

@@ -9,9 +9,10 @@ from harness.tracking.records import Metric
 
 
 class Spool:
-    """Gathers points and writes them in the background, each once, in their order.
+    """Gathers points and writes them in the background, in their order.
 
     A store that hangs or is away holds up nobody: points gather, and are written when it answers.
+    What a write that failed had written of its points already is written again.
 
     Args:
         write: Writes points to the store; raises TrackingError when it cannot.

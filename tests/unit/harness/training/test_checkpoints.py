@@ -48,6 +48,7 @@ def test_the_estimate_is_one_plus_the_products_of_conditional_accuracy() -> None
 
 def test_without_figures_there_is_no_estimate() -> None:
     assert estimate_acceptance_length({"loss": 1.0}) is None
+    assert validation_metrics({"loss": 1.0}) == {"val/loss": 1.0}
 
 
 def test_the_estimate_at_a_k_takes_so_many_steps_or_is_unknown() -> None:
@@ -55,7 +56,6 @@ def test_the_estimate_at_a_k_takes_so_many_steps_or_is_unknown() -> None:
     assert estimate_acceptance_length(metrics, 1) == 1.5
     assert estimate_acceptance_length(metrics, 2) == estimate_acceptance_length(metrics)
     assert estimate_acceptance_length(metrics, 3) is None
-    assert validation_metrics({"loss": 1.0}) == {"val/loss": 1.0}
 
 
 def test_a_drafter_that_is_always_wrong_is_estimated_at_one() -> None:
