@@ -30,7 +30,14 @@ from harness.sweep.leases import coordinator_lock, read_coordinator
 from harness.sweep.ports import Pause
 from harness.sweep.records import Trial, TrialState
 from harness.sweep.repair import repair as repair_sweep
-from harness.sweep.session import prepare, reopen, require_trainable, require_unused, run_sweep
+from harness.sweep.session import (
+    Prepared,
+    prepare,
+    reopen,
+    require_trainable,
+    require_unused,
+    run_sweep,
+)
 from harness.sweep.space import spell
 from harness.sweep.study import SweepStudy
 from harness.sweep.verdicts import front, retry_origin
@@ -43,7 +50,8 @@ from harness.sweep.view import (
     explain,
     overview,
 )
-from harness.tracking.store import open_store
+from harness.tracking.store import Store, open_store
+from harness.training.dryrun import describe_training, find_stand_in
 
 
 class _Group(TyperGroup):
@@ -100,11 +108,10 @@ def run(
     if not resume:
         require_unused(prepared)
     store = open_store(settings)
-    require_trainable(prepared, store)
     if dry_run:
-        for title, facts in describe(prepared, store):
-            show_facts(title, facts)
+        _describe(prepared, config, store)
         return
+    require_trainable(prepared, store)
     with live_table() as table:
 
         def watch(study: SweepStudy, trials: tuple[Trial, ...]) -> None:
@@ -126,6 +133,19 @@ def run(
         )
     if ended.pause is Pause.TIMEOUT:
         warn("the time was up before the budget; the same command goes on")
+
+
+def _describe(prepared: Prepared, config: Path, store: Store) -> None:
+    """Shows what a sweep would do; with its verifier's config beside it, inputs may be missing."""
+    stand_in = find_stand_in(config)
+    if stand_in is None:
+        require_trainable(prepared, store)
+    else:
+        sections = describe_training(prepared.base, prepared.place.settings, stand_in)
+        for title, facts in sections:
+            show_facts(f"base {title}", facts)
+    for title, facts in describe(prepared, store):
+        show_facts(title, facts)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from harness.render import log, progress, show_facts, show_json, show_table, war
 from harness.settings import Settings, load_settings
 from harness.tracking import names
 from harness.tracking.store import open_store
+from harness.training.dryrun import describe_training, find_stand_in
 from harness.training.plan import build_plan
 from harness.training.resume import CONFIG_NAME, run_folder
 from harness.training.run import TrainRun, run_smoke, run_training
@@ -35,6 +36,7 @@ _Smoke = Annotated[
 ]
 _Resume = Annotated[str | None, typer.Option(help="run:<id> of a training to go on with.")]
 _New = Annotated[bool, typer.Option("--new", help="Do not go on with an interrupted training.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would be; start nothing.")]
 _Reuse = Annotated[
     bool, typer.Option("--reuse", help="Take an equal training that is finished already.")
 ]
@@ -54,6 +56,7 @@ def train(
     resume: _Resume = None,
     new: _New = False,
     reuse: _Reuse = False,
+    dry_run: _DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Trains a drafter; the same command after an interruption goes on where it stopped."""
@@ -68,6 +71,10 @@ def train(
         allow_fresh=allow_fresh or None,
         name=name,
     )
+    if dry_run:
+        for title, facts in describe_training(resolved, settings, find_stand_in(config)):
+            show_facts(title, facts)
+        return
     store = open_store(settings)
     with progress() as report:
         if smoke:

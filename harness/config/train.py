@@ -91,6 +91,11 @@ class TrainConfig(Frozen):
     loss: LossName | dict[LossName, float] = Field(
         default="kl_div", description="A loss of speculators, or weights of several."
     )
+    noise: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0,
+        description="Width of the uniform noise around 0 that is added to the aux hidden states "
+        "in training, not in validation (EAGLE's; 0.05 is usual). 0: none.",
+    )
     train_lm_head: bool = Field(
         default=False, description="Unfreeze the output head, which speculators keeps frozen."
     )

@@ -75,8 +75,15 @@ class Verifier(Frozen):
         return (2, self.num_layers // 2, self.num_layers - 3)
 
     @classmethod
-    def load(cls, reference: str, settings: Settings) -> "Verifier":
+    def load(
+        cls, reference: str, settings: Settings, *, is_config_enough: bool = False
+    ) -> "Verifier":
         """Reads a verifier from a folder, `package:<distribution>` or `hf:<org>/<repo>[@rev]`.
+
+        Args:
+            reference: Which one.
+            settings: Where packages are kept.
+            is_config_enough: A folder with a config.json and no tokenizer will do.
 
         Raises:
             ConfigError: No such folder, or one without config or tokenizer, or with nonsense in it.
@@ -84,6 +91,8 @@ class Verifier(Frozen):
         """
         path, revision = _locate(reference, settings)
         try:
+            if not is_config_enough:
+                _require_tokenizer(path)
             return _read(reference, path, revision)
         except UnreadableError as error:
             message = f"verifier {reference}: {error.message}"
@@ -188,10 +197,14 @@ def _locate(reference: str, settings: Settings) -> tuple[Path, str | None]:
     )
 
 
-def _read(reference: str, path: Path, revision: str | None) -> Verifier:
-    document = read_json_object(path / "config.json")
+def _require_tokenizer(path: Path) -> None:
+    read_json_object(path / "config.json")  # without which the folder is no verifier at all
     if not any((path / name).is_file() for name in _TOKENIZER_FILES):
         raise UnreadableError(str(path), "a tokenizer", "none", "add tokenizer.json to the folder")
+
+
+def _read(reference: str, path: Path, revision: str | None) -> Verifier:
+    document = read_json_object(path / "config.json")
     top = Fields("config.json", document)
     text = text_fields(top)
     embed_key, head_key = _find_weights(path)

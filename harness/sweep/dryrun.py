@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.errors import ConfigError, PrerequisiteError
 from harness.sweep.journal import open_storage
 from harness.sweep.session import Prepared, estimate
 from harness.sweep.slots import busy_reason
@@ -49,7 +50,11 @@ def describe(prepared: Prepared, store: Store) -> Iterator[Section]:
             for slot in place.slots
         },
     )
-    found = estimate(prepared, store)
+    try:
+        found = estimate(prepared, store)
+    except (ConfigError, PrerequisiteError) as error:
+        yield "estimate", {"none": f"an input is not here: {error.message.splitlines()[0]}"}
+        return
     total, free = found.total_bytes / 1e9, found.free_bytes / 1e9
     yield (
         "estimate, at most",

@@ -252,9 +252,11 @@ def _fingerprint(
 ) -> str:
     versions = package_versions()
     kept = ("speculators", "torch", "transformers")
+    # Trainings from before there was noise are equal to those without.
+    silent = set() if config.noise else {"noise"}
     return digest_json(
         {
-            "config": config.model_dump(mode="json", exclude=_NO_ARITHMETIC),
+            "config": config.model_dump(mode="json", exclude=_NO_ARITHMETIC | silent),
             "verifier": verifier,
             "corpus": corpus.digest,
             "parent": prepared.digest if prepared else None,

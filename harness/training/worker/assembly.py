@@ -1,6 +1,7 @@
 """A job in speculators' own words: its TrainConfig, its data loaders, its trainer."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,23 @@ def build_loaders(
         num_target_layers=len(job.aux_layer_ids),
         preprocess=shift_batch,
     )
+    if job.config.noise:
+        loaders[0].collate_fn = _Noisy(loaders[0].collate_fn, job.config.noise)
     return loaders
+
+
+class _Noisy:
+    """Adds uniform noise to the aux hidden states of a packed batch; a class, for workers."""
+
+    def __init__(self, collate: Callable[[Any], dict[str, torch.Tensor]], width: float) -> None:
+        self._collate = collate
+        self._width = width
+
+    def __call__(self, samples: Any) -> dict[str, torch.Tensor]:
+        batch = self._collate(samples)
+        states = batch["hidden_states"]
+        batch["hidden_states"] = states + (torch.rand_like(states) - 0.5) * self._width
+        return batch
 
 
 def plan_steps(loader: DataLoader[Any], job: TrainJob) -> tuple[int, int]:

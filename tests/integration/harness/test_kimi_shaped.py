@@ -88,7 +88,8 @@ def parent(kimi: Kimi) -> Path:
 def trained(kimi: Kimi, parent: Path) -> TrainRun:
     config = TrainConfig.model_validate({
         "verifier": str(kimi.verifier.path), "corpus": str(kimi.corpus.dir),
-        "finetune_from": str(parent), "ttt_steps": 3, "lr": 3e-5, "scheduler": "cosine",
+        "finetune_from": str(parent), "ttt_steps": 3, "lr": 3e-5, "noise": 0.05,
+        "scheduler": "cosine",
         "epochs": 1, "total_seq_len": 128, "device": "cpu", "smoke": "never",
         "eval_prompts": str(kimi.root / "eval.jsonl"), "eval_max_tokens": 4,
     })  # fmt: skip
