@@ -26,10 +26,14 @@ COUNTS_KEY, K_KEY = "harness_counts_file", "harness_k_file"
 """Keys of `--additional-config`, as `eval.requestcounts` and `eval.kscheduler` have them: those
 modules can be imported inside vLLM's engine only."""
 
+SOURCE_DIR = Path(__file__).resolve().parents[1]
+"""The folder that holds this package: a server's interpreter may never have heard of it."""
+
 _COUNTING = "eval.requestcounts.make_scheduler"
 _RUN_TIME_K = "eval.kscheduler.RunTimeK"
 _FLAG_FIELD = "per_request_spec_decode_metrics"
 _PROBE_S = 30.0
+_NUM_RANDOM_DIGITS = 8
 
 
 class VllmFacts(Frozen):
@@ -158,9 +162,6 @@ def _external_id(request_id: str) -> str:
     return head if "-" in head and len(tail) == _NUM_RANDOM_DIGITS else request_id
 
 
-_NUM_RANDOM_DIGITS = 8
-
-
 def _find_python(program: str) -> str | None:
     """The interpreter that a program is, or that the first line of a script names."""
     path = shutil.which(program)
@@ -168,8 +169,9 @@ def _find_python(program: str) -> str | None:
         return path
     with Path(path).open("rb") as stream:
         first = stream.readline(512)
-    named = first.removeprefix(b"#!").decode(errors="replace").strip()
-    return named if first.startswith(b"#!") and Path(named).name.startswith("python") else None
+    words = first.removeprefix(b"#!").decode(errors="replace").split()
+    named = next((word for word in words if Path(word).name.startswith("python")), None)
+    return shutil.which(named) if named and first.startswith(b"#!") else None
 
 
 @lru_cache
@@ -197,7 +199,3 @@ def _version() -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
-
-
-SOURCE_DIR = Path(__file__).resolve().parents[1]
-"""The folder that holds this package: a server's interpreter may never have heard of it."""

@@ -50,12 +50,18 @@ def test_what_a_vllm_can_is_read_from_its_files_by_the_interpreter_that_will_run
     assert facts == VllmFacts(version="9.9.9", is_counting_requests=is_counting)
 
 
-def test_a_script_is_asked_in_the_interpreter_that_its_first_line_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", [f"#!{sys.executable}", "#!/usr/bin/env python3"])
+def test_a_script_is_asked_in_the_interpreter_that_its_first_line_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
     path = write_vllm(tmp_path, "9.9.9", "")
-    script = tmp_path / "vllm-serve"
-    script.write_text(f"#!{sys.executable}\n")
-    script.chmod(0o755)
-    assert read_facts((str(script), "serve"), {"PYTHONPATH": str(path)}).version == "9.9.9"
+    programs = {"vllm-serve": line, "python3": f'#!/bin/sh\nexec {sys.executable} "$@"'}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    facts = read_facts(("vllm-serve", "serve"), {"PYTHONPATH": str(path)})
+    assert facts == VllmFacts(version="9.9.9", is_counting_requests=False)
 
 
 def test_a_vllm_that_counts_is_told_to_and_an_older_one_gets_our_scheduler(tmp_path: Path) -> None:
