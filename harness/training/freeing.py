@@ -62,8 +62,17 @@ def plan_freeing(
         store: The open store.
         keep_best: How many of each training's best stay.
         run_ids: Only these trainings; none: all.
+
+    Raises:
+        ConfigError: One of them has no folder here.
     """
     runs = {run.run_id: run for run in _runs_on_disk(settings, store)}
+    if absent := sorted(set(run_ids) - runs.keys()):
+        raise ConfigError(
+            f"expected trainings with a folder in {settings.checkpoints_dir}, found none of "
+            f"{', '.join(absent)}",
+            "give each run's whole id: the folders are named after them",
+        )
     found = {run_id: store.checkpoints(run_id) for run_id in runs}
     reasons = _reasons(found, runs, _aliased(store), keep_best)
     wanted = set(run_ids or runs)

@@ -9,6 +9,7 @@ from fakes.trained import bench, train
 
 from harness.config.policy import Policy
 from harness.drafter.drafter import drafter_digest
+from harness.errors import ConfigError
 from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.promotion import promote
@@ -110,6 +111,18 @@ def test_nothing_outside_of_a_trainings_own_folder_is_deleted(
         assert freed(settings, store) == [], path
         assert free_checkpoints(settings, store, 1) == ()
     assert precious.is_dir()
+
+
+def test_only_the_named_trainings_are_freed_and_an_unknown_one_is_refused(
+    store: MemoryStore, settings: Settings, run_id: str
+) -> None:
+    other, _ = train(store, settings)
+    assert [held.run_id for held in plan_freeing(settings, store, 1, [run_id]).to_free] == [run_id]
+    assert {held.run_id for held in plan_freeing(settings, store, 1, [other]).checkpoints} == {
+        other
+    }
+    with pytest.raises(ConfigError, match=f"found none of {run_id[:8]}$"):
+        plan_freeing(settings, store, 1, [run_id, run_id[:8]])
 
 
 def test_what_a_killed_gc_left_goes_the_next_time(
