@@ -111,7 +111,7 @@ def test_as_many_more_prompts_as_it_says_tell_them_apart() -> None:
     assert more is not None
     assert "cannot be told apart at this precision" in said
     assert said.endswith("more prompts would")
-    many, _ = measure(40 + 2 * more)
+    many, _ = measure(40 + 2 * more)  # at the number itself, every second interval is off
     assert many.low is not None
     assert many.low > 1
 
@@ -128,7 +128,7 @@ def test_as_many_more_prompts_as_it_says_tell_them_apart() -> None:
 )
 def test_how_many_more_prompts(interval: Interval, expected: int | None) -> None:
     found = prompts_needed(interval, 1.0, 100)
-    assert found == expected if expected is None else abs((found or 0) - expected) <= 1
+    assert found == (pytest.approx(expected, abs=1) if expected else expected)
 
 
 def test_categories_follow_and_only_common_prompts_count() -> None:

@@ -195,7 +195,6 @@ def test_trials_of_dead_coordinators_are_retried_at_most_twice(tmp_path: Path) -
             raise Crash
 
     world = World(tmp_path, lambda _: [], n_trials=1)
-    world.script = lambda _: []
     launch = world.launch
 
     def launch_and_die(*arguments: object) -> FakeWorker:
@@ -261,7 +260,6 @@ def test_points_that_make_no_training_fail_without_being_counted(tmp_path: Path)
         "fc_norm": {"type": "categorical", "choices": [False, True]},
     }
     world = World(tmp_path, space=space, sampler={"type": "grid"}, n_trials=10, max_failures=1)
-    world.config = make_config(space=space, sampler={"type": "grid"}, n_trials=10, max_failures=1)
     base = BASE.model_copy(update={"norm_before_fc": False, "fc_norm": False})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fakes.sweep_world.BASE", base)
