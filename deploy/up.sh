@@ -110,6 +110,7 @@ export MLFLOW_TRACKING_USERNAME=admin
 export MLFLOW_TRACKING_PASSWORD='$(sed "s/'/'\\\\''/g" "$dir/admin-password")'
 export PGPASSFILE='$dir/pgpass'
 export HARNESS_SWEEP_STORAGE=$url/optuna
+export HARNESS_STORE_DATABASE=$url/mlflow
 ENV
 }
 

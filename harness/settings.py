@@ -4,6 +4,7 @@ The only reader of environment variables. What describes an experiment lives in 
 """
 
 import os
+import re
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -19,6 +20,12 @@ _QUIET = {
 SHARED_CORES = {"OMP_WAIT_POLICY": "PASSIVE"}
 """For torch beside other processes: its threads wait by sleeping. On two cores shared with one more
 process that halved the time of matrix products, 12.7 s to 6.1 s; spinning threads starve others."""
+
+
+_LOGIN = re.compile(r"(://[^/:@\s]*:)[^/@\s]*@")
+_QUERY_SECRET = re.compile(
+    r"([?&][^=&\s]*(?:passw|token|secret|key)[^=&\s]*=)[^&\s]*", re.IGNORECASE
+)
 
 
 class Settings(BaseModel):
@@ -89,6 +96,12 @@ def load_settings(root_dir: Path | None = None) -> Settings:
         artifact_root=os.environ.get("HARNESS_ARTIFACTS") or None,
         sweep_storage=os.environ.get("HARNESS_SWEEP_STORAGE") or None,
     )
+
+
+def shown_address(uri: str) -> str:
+    """An address as it may be shown and kept: without the password in it, or a key after `?`."""
+    without_login = _LOGIN.sub(r"\1***@", uri)
+    return _QUERY_SECRET.sub(r"\1***", without_login)
 
 
 def quiet_libraries() -> None:

@@ -40,14 +40,6 @@ class _ProcessLock:
         self._lock.release()
 
 
-class PatientStorage(RDBStorage):
-    """Optuna's storage in a database that may be restarted: each call waits until it answers.
-
-    Optuna gives up at the first broken connection, and the coordinator with it. A call whose answer
-    was lost is made again; what it wrote is a value that is then set to the same once more.
-    """
-
-
 def _patient(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -63,8 +55,16 @@ def _patient(method: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-for _name in BaseStorage.__abstractmethods__:
-    setattr(PatientStorage, _name, _patient(getattr(RDBStorage, _name)))
+PatientStorage: Callable[..., BaseStorage] = type(
+    "PatientStorage",
+    (RDBStorage,),
+    {name: _patient(getattr(RDBStorage, name)) for name in BaseStorage.__abstractmethods__},
+)
+"""Optuna's storage in a database that may be restarted: each call waits until it answers.
+
+Optuna gives up at the first broken connection, and the coordinator with it. A call whose answer was
+lost is made again; what it wrote is a value that is then set to the same once more.
+"""
 
 
 def _is_away(error: Exception) -> bool:

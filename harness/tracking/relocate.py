@@ -9,13 +9,14 @@ from harness.config.load import Frozen
 from harness.errors import ConfigError
 from harness.tracking.embedded import database_path, recorded_root, store_lock, write_marker
 
-_PATH_COLUMNS = (
+PATH_COLUMNS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
     ("logged_models", "artifact_location"),
     ("model_versions", "source"),
     ("model_versions", "storage_location"),
 )
+"""Where MLflow's tables name places of artifacts."""
 
 
 class Relocation(Frozen):
@@ -68,7 +69,7 @@ def _rewrite(database: Path, old: str, new: str) -> int:
     with closing(sqlite3.connect(database, timeout=20)) as connection, connection:
         for prefix in ("", "file://"):
             before, after = prefix + old, prefix + new
-            for table, column in _PATH_COLUMNS:
+            for table, column in PATH_COLUMNS:
                 # The names are ours; the paths are bound, so a quote in a path is only text.
                 statement = (
                     f"UPDATE {table} SET {column} = ? || substr({column}, ?) "  # noqa: S608

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import wraps
+from itertools import count
 from typing import ParamSpec, TypeVar
 
 from mlflow.exceptions import MlflowException
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 _PAUSES_S = (0.2, 0.8, 2.0)
 """Pauses between tries. SQLite itself waits 20 s for a lock before it reports one."""
+_AWAY_PAUSES_S = (*_PAUSES_S, *(5.0,) * 48)
+"""For PostgreSQL that is restarted: four minutes, as MLflow itself waits for a server."""
 _PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED"})
 _ABSENT = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"})
 """The second is MLflow's answer to an id that cannot be one."""
@@ -35,13 +38,14 @@ def translated(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-        for pause in (*_PAUSES_S, None):
+        for attempt in count():
             try:
                 return function(*args, **kwargs)
             except MlflowException as error:
-                if pause is None or not _may_pass(error):
+                pauses = _AWAY_PAUSES_S if "(psycopg." in str(error) else _PAUSES_S
+                if attempt >= len(pauses) or not _may_pass(error):
                     raise _explained(error) from error
-                time.sleep(pause)
+                time.sleep(pauses[attempt])
             except SQLAlchemyError as error:  # while connecting; MLflow wraps the later ones
                 raise _unreadable(error) from error
             except ModuleNotFoundError as error:  # of the database that the address names

@@ -93,6 +93,11 @@ class MlflowRegistry:
             self._client.set_model_version_tag(name, str(version), key, value)
 
     @translated
+    def describe_version(self, name: str, version: int, markdown: str) -> None:
+        """See `ModelRegistry.describe_version`."""
+        self._client.update_model_version(name, str(version), description=markdown)
+
+    @translated
     def delete_version(self, name: str, version: int) -> None:
         """See `ModelRegistry.delete_version`."""
         self._client.delete_model_version(name, str(version))
@@ -121,5 +126,6 @@ def _version(item: MlflowVersion, aliases: Mapping[int, list[str]]) -> ModelVers
         run_id=item.run_id or None,
         aliases=tuple(sorted(aliases.get(number, ()))),
         tags=dict(item.tags),
+        description=item.description or "",
         created_ms=item.creation_timestamp,
     )

@@ -81,8 +81,7 @@ class MlflowWriter:
         """See `RunWriter.write_model_inputs`."""
         inputs = [entity.LoggedModelInput(model_id) for model_id in model_ids]
         self._client.log_inputs(run_id, models=inputs)
-        marks = {names.TAG_MODEL_INPUT.format(model_id=model_id): "1" for model_id in model_ids}
-        self.write_batch(run_id, tags=marks)
+        self.write_batch(run_id, tags=names.input_tags(model_ids))
 
     @translated
     def write_checkpoint(self, run_id: str, checkpoint: NewCheckpoint, files: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""The same sweep on the embedded store, and on PostgreSQL and an MLflow server, restarts included."""
+"""One sweep on the embedded store, and on PostgreSQL and an MLflow server, restarts included."""
 
 import os
 import time

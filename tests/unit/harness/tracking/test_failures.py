@@ -2,6 +2,7 @@
 
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 from requests.exceptions import ChunkedEncodingError
 
 from harness.errors import TrackingError
@@ -44,6 +45,21 @@ def test_an_answer_that_broke_off_is_asked_for_again(monkeypatch: pytest.MonkeyP
         return answer
 
     assert ask() == b"all of it"
+
+
+def test_a_postgresql_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "_PAUSES_S", ())
+    monkeypatch.setattr(failures, "_AWAY_PAUSES_S", (0.0,) * 3)
+    words = "(psycopg.errors.AdminShutdown) terminating connection"
+    outcomes = [MlflowException(words, error_code=TEMPORARILY_UNAVAILABLE)] * 3 + [None]
+
+    @translated
+    def log() -> str:
+        if error := outcomes.pop(0):
+            raise error
+        return "logged"
+
+    assert log() == "logged"
 
 
 def test_what_does_not_pass_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
