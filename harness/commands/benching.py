@@ -96,7 +96,10 @@ def bench_drafters(
         names.KIND_BENCH,
         config.name or _run_name(config, verifier),
         experiment=names.EXPERIMENT_BENCH,
-        tags=_tags(spec, verifier.reference, digest),
+        tags={
+            **_tags(spec, verifier.reference, digest),
+            **names.input_tags(model_ids(resolved).values()),
+        },
     ) as run:
         run.log_params(flatten(config.model_dump(mode="json")))
         run.log_text("bench.yaml", dump_yaml(config))

@@ -28,7 +28,8 @@ def main(
 ) -> None:
     """Shows the bytes of every checkpoint, and with --yes deletes those that nothing keeps.
 
-    Kept are the best and the last of each training, every one with an alias, and their parents.
+    Kept are the best and the last of each training, every one with an alias or being measured, and
+    their parents.
     Figures, digests and uploaded copies stay in the store.
     """
     settings = load_settings()

@@ -78,18 +78,19 @@ def run_replay(
     """
     arithmetic = _choose_arithmetic(plan)
     out_dir = work_folder(settings.replay_dir, plan.fingerprint)
+    measured = model_ids([one.resolved for one in plan.drafters])
     reap(store)
     with store.start_run(
         names.KIND_REPLAY,
         plan.config.name or _run_name(plan),
         experiment=names.EXPERIMENT_REPLAY,
-        tags=_tags(plan),
+        tags={**_tags(plan), **names.input_tags(measured.values())},
     ) as run:
         run.log_params(flatten(plan.config.model_dump(mode="json")))
         run.log_text("replay.yaml", dump_yaml(plan.config))
         result = _replay(plan, arithmetic, settings, progress)
         result.save(out_dir / _RESULT_NAME)
-        log_replay_result(run, store, result, model_ids([one.resolved for one in plan.drafters]))
+        log_replay_result(run, store, result, measured)
         page_path = out_dir / _PAGE_NAME
         log_views(run, names.KIND_REPLAY, page_path, render_replay(result), result.to_frame())
     write_atomic(out_dir / LOGGED, run.run_id)

@@ -199,7 +199,7 @@ def _candidates(subject: Subject, kind: str, store: Store) -> Iterable[RunSummar
     """Finished measurements that say they measured these weights, newest first."""
     is_done = RunStatus.FINISHED
     if subject.checkpoint:
-        wanted = {names.TAG_MODEL_INPUT.format(model_id=subject.checkpoint.model_id): "1"}
+        wanted = names.input_tags([subject.checkpoint.model_id])
         yield from store.find_runs(kind=kind, tags=wanted, status=is_done, limit=1)
         return
     for run in store.find_runs(kind=kind, status=is_done, limit=_NUM_LOOKED_AT):

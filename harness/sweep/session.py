@@ -28,6 +28,7 @@ from harness.sweep.serving import Measure, Serving
 from harness.sweep.slots import find_slots
 from harness.sweep.space import Space
 from harness.sweep.study import SweepStudy
+from harness.sweep.view import describe
 from harness.tracking.reaping import reap
 from harness.tracking.records import RunStatus
 from harness.tracking.store import Store
@@ -168,6 +169,7 @@ def run_sweep(
             serving.serve()
             watch(study, study.trials())
             figures = log_figures(study, ledger.parent)
+            ledger.parent.set_description(describe(study, study.trials()))
             is_failed = pause is Pause.FAILURES
             status = RunStatus.FAILED if is_failed else RunStatus.FINISHED
             ledger.finish(study.trials(), status, pause.value if is_failed else None)

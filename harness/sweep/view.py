@@ -13,12 +13,15 @@ from harness.sweep.serving import ATTR_CLAIM
 from harness.sweep.space import spell
 from harness.sweep.study import SweepStudy
 from harness.sweep.verdicts import has_next, rank, served_rank
+from harness.tracking.markdown import table
 
 COLUMNS = ("trial", "what differs", "stage", "acceptance", "speedup", "min", "why")
 LEGEND = (
     "acceptance is replayed and speedup predicted, but where the stage says served or final; "
     "intervals are of vLLM"
 )
+_DESCRIBED = 20
+"""Trials that the description names: it holds 8,000 characters."""
 _SHOWN = 200
 """Characters of a reason that are shown."""
 
@@ -45,6 +48,15 @@ def overview(study: SweepStudy, trials: Sequence[Trial]) -> Overview:
         num_failed=sum(trial.state is TrialState.FAIL for trial in trials),
         eta_s=_eta_s(study, trials),
     )
+
+
+def describe(study: SweepStudy, trials: Sequence[Trial]) -> str:
+    """Markdown for the sweep's run: the claim, then the best trials."""
+    served, ranked = served_rank(study.config, trials), rank(study.config, trials)
+    best = [*served, *(trial for trial in ranked if trial not in served)][:_DESCRIBED]
+    told = table(COLUMNS, overview(study, best).rows)
+    counted = f"The best {len(best)} of {len(trials)} trials"
+    return f"{conclusion(study)}.\n\n{told}\n\n{counted}; {LEGEND}.\n"
 
 
 def best_trial(study: SweepStudy) -> Trial | None:

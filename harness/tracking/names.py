@@ -181,6 +181,11 @@ def model_inputs(tags: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(key.removeprefix(prefix) for key in tags if key.startswith(f"{prefix}m-"))
 
 
+def input_tags(model_ids: Iterable[str]) -> dict[str, str]:
+    """The tags of a run that took these checkpoints as input."""
+    return {TAG_MODEL_INPUT.format(model_id=model_id): "1" for model_id in model_ids}
+
+
 def short_digest(digest: str) -> str:
     """The first characters of a digest, as many as MLflow's dataset field holds."""
     return digest[:DATASET_DIGEST_CHARACTERS]

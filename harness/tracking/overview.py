@@ -4,16 +4,24 @@ MLflow's table has one row a run: a training shows what a bench measured of it, 
 measured, so that the columns acceptance_length, decode_speedup, head_dim, lr sort both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from eval.replayresult import ReplayResult
 from eval.result import ALL, BenchResult, BenchRow
 from harness.tracking import names
-from harness.tracking.records import Checkpoint, Metric
+from harness.tracking.markdown import run_link, table
+from harness.tracking.records import Checkpoint, Metric, RunSummary
 from harness.tracking.run import Run
 from harness.tracking.store import Store
 
 _MIRRORED_PARAMS = (names.PARAM_HEAD_DIM, names.PARAM_LR)
 _MIRRORED_TAGS = (names.TAG_FINETUNE_PARENT,)
+_VALIDATED = {
+    "loss": names.METRIC_VAL_LOSS,
+    "acceptance length, validation": names.METRIC_VAL_ACCEPTANCE_LENGTH,
+    "acceptance length, evaluation prompts": names.METRIC_EVAL_ACCEPTANCE_LENGTH,
+}
+_HIDDEN_STATES = "Computed from hidden states, not served: what a server would count."
 
 
 def show_bench(
@@ -42,31 +50,73 @@ def show_bench(
         step = checkpoints[model_id].step
         training.log_metrics([Metric(key, value, step) for key, value in own[model_id].items()])
         training.set_tags({names.TAG_BENCH_RUN: run.run_id})
-        summary = store.get_run(run_id)
-        training.set_description(
-            f"Measured by [bench `{run.name}`](#/runs/{run.run_id}):\n\n"
-            + _table([r for r in result.pooled() if r.digest == checkpoints[model_id].digest])
-            + _parent_line(summary.tags)
-        )
+        rows = [r for r in result.pooled() if r.digest == checkpoints[model_id].digest]
+        measured = f"Measured by bench {run_link(run.name, run.run_id)}:\n\n{_table(rows)}\n\n"
+        known = store.checkpoints(run_id)
+        training.set_description(measured + describe_training(store.get_run(run_id), known))
     run.set_description(describe_bench(result, checkpoints))
+
+
+def describe_training(run: RunSummary, checkpoints: Sequence[Checkpoint]) -> str:
+    """Markdown: what validation said of each checkpoint, and the parent."""
+    shown = {
+        head: key for head, key in _VALIDATED.items() if any(key in c.metrics for c in checkpoints)
+    }
+    rows = [
+        (c.epoch, c.step, *(_rounded(c.metrics.get(key)) for key in shown.values()), c.digest[:12])
+        for c in checkpoints
+    ]
+    told = table(("epoch", "step", *shown, "weights"), rows) if rows else "No checkpoint yet."
+    parent = run.tags.get(names.TAG_FINETUNE_PARENT)
+    if not parent:
+        return f"{told}\n"
+    link = run_link(names.short_reference(parent), run.tags.get(names.TAG_FINETUNE_PARENT_RUN))
+    return f"{told}\n\nFinetuned from {link}.\n"
 
 
 def describe_bench(result: BenchResult, checkpoints: Mapping[str, Checkpoint]) -> str:
     """Markdown: the table of results, the conditions, links to the trainings."""
     spec = result.spec
-    links = "".join(
-        f"- [training of `{c.name}`](#/runs/{c.run_id}), weights `{c.digest[:12]}`\n"
-        for c in checkpoints.values()
-    )
     flags = "".join(f"- {row.drafter}: {flag}\n" for row in result.pooled() for flag in row.flags)
     return (
-        f"{_table(result.pooled())}\n{len(spec.prompts)} prompts, at most "
+        f"{_table(result.pooled())}\n\n{len(spec.prompts)} prompts, at most "
         f"{spec.sampling.max_tokens} tokens, {spec.confidence:.0%} intervals over prompts, "
         f"{result.pairing}.\n\n"
         + (f"**Read before use**\n{flags}\n" if flags else "")
-        + (f"{links}\n" if links else "")
+        + _links(checkpoints)
         + "Artifacts: `bench/report.html` is the whole page, `figures/` the plots."
     )
+
+
+def describe_replay(result: ReplayResult, checkpoints: Mapping[str, Checkpoint]) -> str:
+    """Markdown: acceptance length by drafter and K, what was replayed, links to the trainings."""
+    rows = [
+        (
+            names.short_reference(drafter.drafter),
+            row.k,
+            row.num_prompts,
+            row.acceptance_length.text() if row.acceptance_length else None,
+            row.everywhere_length.text() if row.everywhere_length else None,
+        )
+        for drafter in result.drafters
+        for row in drafter.rows
+        if row.category == ALL
+    ]
+    head = ("drafter", "K", "prompts", "acceptance length (walk)", "all positions")
+    return (
+        f"{table(head, rows)}\n\n{_HIDDEN_STATES} {result.num_answer_tokens:,} answer tokens of "
+        f"`{result.source}`.\n\n{_links(checkpoints)}"
+        "Artifacts: `replay/replay.html` is the whole page."
+    )
+
+
+def _links(checkpoints: Mapping[str, Checkpoint]) -> str:
+    """A line for each checkpoint, and an empty one behind them."""
+    lines = [
+        f"- training of {run_link(c.name, c.run_id)}, weights `{c.digest[:12]}`\n"
+        for c in checkpoints.values()
+    ]
+    return "".join([*lines, "\n"]) if lines else ""
 
 
 def _mirror_params(run: Run, store: Store, checkpoint: Checkpoint) -> None:
@@ -87,25 +137,23 @@ def _number(text: str) -> float | int | str:
     return text
 
 
-def _table(rows: tuple[BenchRow, ...] | list[BenchRow]) -> str:
-    lines = [
-        "| drafter | K | at once | acceptance length | decode speedup |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if row.category == ALL:
-            length = row.acceptance_length.text() if row.acceptance_length else "-"
-            name = names.short_reference(row.drafter).replace("|", "/")
-            lines.append(
-                f"| {name} | {row.k} | {row.concurrency} | {length} | {row.decode_speedup.text()} |"
+def _table(rows: Sequence[BenchRow]) -> str:
+    head = ("drafter", "K", "at once", "acceptance length", "decode speedup")
+    return table(
+        head,
+        [
+            (
+                names.short_reference(row.drafter),
+                row.k,
+                row.concurrency,
+                row.acceptance_length.text() if row.acceptance_length else None,
+                row.decode_speedup.text(),
             )
-    return "\n".join(lines) + "\n"
+            for row in rows
+            if row.category == ALL
+        ],
+    )
 
 
-def _parent_line(tags: Mapping[str, str]) -> str:
-    parent = tags.get(names.TAG_FINETUNE_PARENT)
-    run_id = tags.get(names.TAG_FINETUNE_PARENT_RUN)
-    if not parent:
-        return ""
-    shown = names.short_reference(parent)
-    return f"\nFinetuned from {f'[{shown}](#/runs/{run_id})' if run_id else f'`{shown}`'}.\n"
+def _rounded(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"

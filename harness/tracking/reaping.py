@@ -24,6 +24,8 @@ class OpenRun(Frozen):
     """elsewhere: on another host, which only `doctor` there can ask; unknown: not ours."""
     owner: str
     heartbeat: str | None
+    model_inputs: tuple[str, ...]
+    """Model ids of the checkpoints that it works on."""
 
 
 def open_runs(store: Store) -> tuple[OpenRun, ...]:
@@ -49,6 +51,7 @@ def _judge(run: RunSummary) -> OpenRun:
         verdict=_verdict(owner) if owner else "unknown",
         owner=spoken,
         heartbeat=run.tags.get(names.TAG_HEARTBEAT),
+        model_inputs=run.model_inputs,
     )
 
 

@@ -93,6 +93,8 @@ class ModelVersion(Frozen):
     run_id: str | None
     aliases: tuple[str, ...]
     tags: dict[str, str]
+    description: str = ""
+    """Markdown, for people."""
     created_ms: int
 
 

@@ -1,8 +1,9 @@
 """Champions: an alias moved under a lock, from the version one expects, with a record of it.
 
-The order is: record that it begins, move `champion`, move `previous`, tag the versions, record that
-it is done, put the record into the store. The one step that counts is the move of `champion`.
-Killed anywhere, the old champion stands untouched or the new one stands; `mend` does the rest.
+The order is: record that it begins, move `champion`, move `previous`, describe and tag the
+versions, record that it is done, put the record into the store. The one step that counts is the
+move of `champion`. Killed anywhere, the old champion stands untouched or the new one stands;
+`mend` does the rest.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from harness.tracking.reaping import reap
 from harness.tracking.records import Checkpoint, ModelVersion, RunStatus
 from harness.tracking.resolve import MODEL_NAME
 from harness.tracking.store import Store
+from harness.tracking.version_text import describe_version
 
 _LOCK = ".harness-promotion.lock"
 _LOCK_TIMEOUT_S = 60.0
@@ -182,9 +184,14 @@ def _follow_champion(store: Store, begun: Decision) -> None:
     if left in known and left is not None and left != begun.to_version:
         tags = {names.TAG_STATE: _STATE_LEFT[begun.action]}
         store.registry.set_version_tags(begun.model, left, tags)
-    if begun.to_version is not None:
-        tags = {names.TAG_STATE: "champion"}
-        store.registry.set_version_tags(begun.model, begun.to_version, tags)
+    if begun.to_version is None:
+        return
+    if begun.action == "promoting":
+        run, checkpoint = store.get_run(str(begun.run_id)), store.get_checkpoint(begun.model_id)
+        text = describe_version(begun, checkpoint, run)
+        store.registry.describe_version(begun.model, begun.to_version, text)
+    tags = {names.TAG_STATE: "champion"}
+    store.registry.set_version_tags(begun.model, begun.to_version, tags)
 
 
 def _point(store: Store, name: str, alias: str, version: int | None) -> None:

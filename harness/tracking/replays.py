@@ -10,6 +10,7 @@ from eval.result import Interval
 from harness.errors import TrackingError
 from harness.tracking import names
 from harness.tracking.evaluated import log_evaluated
+from harness.tracking.overview import describe_replay
 from harness.tracking.records import Metric
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -34,17 +35,18 @@ def log_replay_result(
             names.TAG_BEST_DRAFTER: best.drafter,
         }
     )
-    log_evaluated(
-        run,
-        store,
-        (result.source, result.source_digest),
-        {"num_prompts": best.pooled().num_prompts, "num_answer_tokens": result.num_answer_tokens},
-        {
-            model_ids[drafter.drafter]: replay_metrics(drafter)
-            for drafter in result.drafters
-            if drafter.drafter in model_ids
-        },
-    )
+    figures = {
+        model_ids[drafter.drafter]: replay_metrics(drafter)
+        for drafter in result.drafters
+        if drafter.drafter in model_ids
+    }
+    counts = {
+        "num_prompts": best.pooled().num_prompts,
+        "num_answer_tokens": result.num_answer_tokens,
+    }
+    log_evaluated(run, store, (result.source, result.source_digest), counts, figures)
+    checkpoints = {model_id: store.get_checkpoint(model_id) for model_id in figures}
+    run.set_description(describe_replay(result, checkpoints))
     points = [Metric(key, value) for key, value in replay_metrics(best).items()]
     by_k = [(k, best.pooled(k).acceptance_length) for k in range(1, result.k + 1)]
     points += [

@@ -41,6 +41,9 @@ class ModelRegistry(Protocol):
     def set_version_tags(self, name: str, version: int, tags: Mapping[str, str]) -> None:
         """Sets tags of a version, overwriting."""
 
+    def describe_version(self, name: str, version: int, markdown: str) -> None:
+        """Sets the text on a version's page, overwriting."""
+
     def delete_version(self, name: str, version: int) -> None:
         """Forgets a version, its aliases with it, silently. Delete through `audit` instead."""
 

@@ -4,15 +4,13 @@ One document a training run (`gap.json`), one entry a checkpoint; every stage th
 adds it. Differences are taken only between figures of which one thing differs.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 from pydantic import ValidationError
 
 from eval.result import BenchResult, Interval
 from harness.config.load import Frozen
 from harness.errors import TrackingError
 from harness.tracking import names
+from harness.tracking.figures import whiskers
 from harness.tracking.measurements import rows_of
 from harness.tracking.run import HtmlFigure, Run
 from harness.tracking.store import Store
@@ -188,7 +186,7 @@ def draw_gap(entry: CheckpointGap) -> HtmlFigure:
             base=1.0,
             text=[f"{stage.value:.2f}" for stage in known.values()],
             textposition="inside",
-            error_y=_whiskers(list(known.values())),
+            error_y=whiskers(list(known.values())),
         )
     )
     for row, step in enumerate(gap_steps(entry)):
@@ -235,12 +233,3 @@ def _served(
         prompts=result.spec.prompts_name,
         is_comparable=is_same,
     )
-
-
-def _whiskers(figures: Sequence[Interval]) -> dict[str, Any]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [0.0 if f.high is None else f.high - f.value for f in figures],
-        "arrayminus": [0.0 if f.low is None else f.value - f.low for f in figures],
-    }

@@ -1,6 +1,7 @@
 """Which checkpoints' files may go over the whole store, and making them go: `harness gc`.
 
-Stays: the best of each training, its last, every one with an alias, and the parents of what stays.
+Stays: the best of each training, its last, every one with an alias, what is being measured, and the
+parents of what stays.
 What is deleted is the local folder alone: manifest, figures and uploaded copies are kept.
 """
 
@@ -13,6 +14,7 @@ from harness.config.load import Frozen
 from harness.errors import ConfigError
 from harness.settings import Settings
 from harness.tracking import names
+from harness.tracking.reaping import open_runs
 from harness.tracking.records import Checkpoint, RunStatus, RunSummary
 from harness.tracking.registry import promotion_lock
 from harness.tracking.store import Store
@@ -74,7 +76,7 @@ def plan_freeing(
             "give each run's whole id: the folders are named after them",
         )
     found = {run_id: store.checkpoints(run_id) for run_id in runs}
-    reasons = _reasons(found, runs, _aliased(store), keep_best)
+    reasons = _reasons(found, runs, {**_measured(store), **_aliased(store)}, keep_best)
     wanted = set(run_ids or runs)
     held = [
         _held(checkpoint, runs[run_id], reasons.get(checkpoint.model_id), settings)
@@ -125,11 +127,11 @@ def _runs_on_disk(settings: Settings, store: Store) -> Iterator[RunSummary]:
 def _reasons(
     found: Mapping[str, Sequence[Checkpoint]],
     runs: Mapping[str, RunSummary],
-    aliased: Mapping[str, str],
+    known: Mapping[str, str],
     keep_best: int,
 ) -> dict[str, str]:
     """Model id to why its files stay."""
-    reasons = dict(aliased)
+    reasons = dict(known)
     for run_id, checkpoints in found.items():
         may_go = {c.model_id for c in plan_retention(checkpoints, keep_best, frozenset())}
         is_running = runs[run_id].status == RunStatus.RUNNING
@@ -145,6 +147,16 @@ def _reasons(
             if checkpoint.digest in parents:
                 reasons.setdefault(checkpoint.model_id, "the parent of one that stays")
     return reasons
+
+
+def _measured(store: Store) -> dict[str, str]:
+    """What a bench or replay that is not known to be dead works on."""
+    return {
+        model_id: f"{run.name} works on it"
+        for run in open_runs(store)
+        if run.verdict != "gone"
+        for model_id in run.model_inputs
+    }
 
 
 def _aliased(store: Store) -> dict[str, str]:

@@ -12,6 +12,7 @@ from eval.prompts import digest_prompts
 from harness.settings import Settings, share_cores
 from harness.tracking import names
 from harness.tracking.figures import training_curves
+from harness.tracking.overview import describe_training
 from harness.tracking.resolve import best_checkpoint
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -117,6 +118,7 @@ def log_training_figures(run: Run, store: Store, losses: Sequence[float], first_
     if entry is not None:
         figures[FIGURE_NAME] = draw_gap(entry)
     run.log_figures(figures)
+    run.set_description(describe_training(store.get_run(run.run_id), checkpoints))
 
 
 def _named(lengths: "Lengths | None", walk: str, everywhere: str) -> dict[str, float]:

@@ -269,6 +269,11 @@ class MemoryRegistry:
         merged = {**versions[place].tags, **tags}
         versions[place] = versions[place].model_copy(update={"tags": merged})
 
+    def describe_version(self, name: str, version: int, markdown: str) -> None:
+        versions = self._versions[name]
+        (place,) = (i for i, item in enumerate(versions) if item.version == version)
+        versions[place] = versions[place].model_copy(update={"description": markdown})
+
     def delete_version(self, name: str, version: int) -> None:
         self._versions[name] = [v for v in self._versions[name] if v.version != version]
         self._aliases[name] = {a: v for a, v in self.aliases(name).items() if v != version}

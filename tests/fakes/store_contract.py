@@ -8,7 +8,7 @@ import pytest
 from harness.digests import FolderDigest, digest_files
 from harness.errors import ConfigError, TrackingError
 from harness.tracking import names
-from harness.tracking.records import Metric, RunStatus
+from harness.tracking.records import Checkpoint, Metric, RunStatus
 from harness.tracking.run import Run
 from harness.tracking.store import Store
 
@@ -310,3 +310,44 @@ class StoreContract:
         store.registry.create_version("tiny", checkpoint, {})
         with pytest.raises(TrackingError):
             store.registry.set_alias("tiny", "champion", 7)
+
+    def test_an_alias_is_taken_away_and_its_version_stays(
+        self, store: Store, weights: Path
+    ) -> None:
+        registered(store, weights)
+        store.registry.set_alias("tiny", "champion", 2)
+        store.registry.set_alias("tiny", "previous", 1)
+        store.registry.delete_alias("tiny", "champion")
+        assert store.registry.aliases("tiny") == {"previous": 1}
+        assert [version.aliases for version in store.registry.versions("tiny")] == [
+            ("previous",),
+            (),
+        ]
+
+    def test_a_version_is_forgotten_with_its_alias_and_its_number_is_not_given_again(
+        self, store: Store, weights: Path
+    ) -> None:
+        first, second = registered(store, weights)
+        store.registry.set_alias("tiny", "champion", 2)
+        store.registry.set_alias("tiny", "previous", 1)
+        store.registry.delete_version("tiny", 1)
+        assert store.registry.aliases("tiny") == {"champion": 2}
+        assert [version.version for version in store.registry.versions("tiny")] == [2]
+        assert store.get_checkpoint(first.model_id).digest == first.digest, "its checkpoint stays"
+        assert store.registry.create_version("tiny", second, {}).version == 3
+
+    def test_a_version_has_a_text_of_its_own(self, store: Store, weights: Path) -> None:
+        registered(store, weights)
+        store.registry.describe_version("tiny", 2, "**first**")
+        store.registry.describe_version("tiny", 2, "**second**")
+        assert [v.description for v in store.registry.versions("tiny")] == ["", "**second**"]
+
+
+def registered(store: Store, weights: Path) -> tuple[Checkpoint, Checkpoint]:
+    """Two checkpoints, versions 1 and 2 of a model."""
+    with start(store) as run:
+        first = store.get_checkpoint(log_checkpoint(run, weights))
+        second = store.get_checkpoint(log_checkpoint(run, weights, 2))
+    for checkpoint in (first, second):
+        store.registry.create_version("tiny", checkpoint, {})
+    return first, second

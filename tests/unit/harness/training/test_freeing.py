@@ -14,6 +14,7 @@ from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.promotion import promote
 from harness.tracking.records import RunStatus
+from harness.tracking.resolve import resolve_drafter
 from harness.training.freeing import free_checkpoints, plan_freeing
 
 
@@ -90,6 +91,47 @@ def test_a_training_that_is_open_is_left_alone(
     store.write_status(run_id, RunStatus.RUNNING)
     assert freed(settings, store) == []
     assert free_checkpoints(settings, store, 1) == ()
+
+
+def test_what_is_being_measured_stays_until_its_process_is_gone(
+    store: MemoryStore, settings: Settings, run_id: str
+) -> None:
+    model_id = store.checkpoints(run_id)[0].model_id
+    measuring = store.start_run(
+        names.KIND_BENCH,
+        "bench tiny",
+        experiment=names.EXPERIMENT_BENCH,
+        tags=names.input_tags([model_id]),
+    )
+    assert freed(settings, store) == []
+    assert free_checkpoints(settings, store, 1) == ()
+    held = plan_freeing(settings, store, 1).checkpoints[0]
+    assert held.kept_because == "bench tiny #1 works on it"
+    measuring.set_tags({names.TAG_PID: 2**22 + 1})
+    assert freed(settings, store) == [0]
+
+
+def test_uploaded_copies_stay_when_the_files_go(
+    store: MemoryStore, settings: Settings, run_id: str
+) -> None:
+    path = write_tiny_drafter(settings.checkpoints_dir / run_id / "3", seed=3)
+    uploaded = store.attach_run(run_id).log_checkpoint(
+        "epoch-3",
+        path,
+        step=5,
+        epoch=3,
+        digest=drafter_digest(path),
+        upload_below_bytes=10**9,
+    )
+    store.log_model_metrics(uploaded, run_id, {names.METRIC_VAL_LOSS: 8.0})
+    gone = {held.model_id: held for held in free_checkpoints(settings, store, 1)}
+    assert gone[uploaded].is_uploaded
+    assert not path.exists()
+    copy = store.checkpoint_files(uploaded)
+    assert copy is not None
+    assert drafter_digest(copy).root == store.get_checkpoint(uploaded).digest
+    found = resolve_drafter(f"run:{run_id}@3", settings, store)
+    assert drafter_digest(found.path).root == found.digest, "and are what the reference leads to"
 
 
 def test_nothing_outside_of_a_trainings_own_folder_is_deleted(
