@@ -29,6 +29,8 @@ class Answer(Frozen):
     category: str
     turn: int
     text: str
+    reasoning: str = ""
+    """What was thought before, if the server has a reasoning parser; its tokens are counted."""
     token_ids: tuple[int, ...]
     """Empty when the server sends none."""
     prompt_token_ids: tuple[int, ...] = ()
@@ -96,6 +98,7 @@ class Reading:
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self._token_ids: list[int] = []
         self._prompt_token_ids: list[int] = []
         self._usage: dict[str, Any] | None = None
@@ -119,7 +122,7 @@ class Reading:
         self._metrics = chunk.get("metrics") or self._metrics
         self._prompt_token_ids = chunk.get("prompt_token_ids") or self._prompt_token_ids
         for choice in chunk.get("choices", ()):
-            self._take_choice(choice, choice["delta"].get("content") or "", now_s)
+            self._take_choice(choice, choice["delta"], now_s)
 
     def take_whole(self, document: dict[str, Any], now_s: float) -> None:
         """Takes a response that was not streamed."""
@@ -128,13 +131,16 @@ class Reading:
         self._metrics = document.get("metrics")
         self._prompt_token_ids = document.get("prompt_token_ids") or []
         choice = document["choices"][0]
-        self._take_choice(choice, choice["message"].get("content") or "", now_s)
+        self._take_choice(choice, choice["message"], now_s)
         self._first_s = None
 
-    def _take_choice(self, choice: dict[str, Any], text: str, now_s: float) -> None:
+    def _take_choice(self, choice: dict[str, Any], said: dict[str, Any], now_s: float) -> None:
         token_ids = choice.get("token_ids") or ()
+        text = said.get("content") or ""
+        # vLLM 0.32 says `reasoning`, servers before it `reasoning_content`.
+        thought = said.get("reasoning") or said.get("reasoning_content") or ""
         self._finish_reason = choice.get("finish_reason") or self._finish_reason
-        if not text and not token_ids:
+        if not text and not thought and not token_ids:
             return
         if self._first_s is None:
             self._first_s = now_s
@@ -142,6 +148,7 @@ class Reading:
         self._last_s = now_s
         self._num_chunks += 1
         self._texts.append(text)
+        self._thoughts.append(thought)
         self._token_ids.extend(token_ids)
 
     def to_answer(self, prompt: Prompt, turn: int, sent_s: float) -> Answer:
@@ -158,6 +165,7 @@ class Reading:
             category=prompt.category,
             turn=turn,
             text="".join(self._texts),
+            reasoning="".join(self._thoughts),
             token_ids=tuple(self._token_ids),
             prompt_token_ids=tuple(self._prompt_token_ids),
             num_prompt_tokens=self._usage["prompt_tokens"],

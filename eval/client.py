@@ -117,7 +117,8 @@ class _Asker:
             answers.append(answer)
             if self._on_answer:
                 self._on_answer(answer)
-            messages.append({"role": "assistant", "content": answer.text})
+            thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
+            messages.append({"role": "assistant", "content": answer.text, **thought})
         return answers, None
 
     async def _ask_turn(

@@ -17,6 +17,8 @@ class Turn(Frozen):
 
     question: str
     answer: str
+    reasoning: str | None = None
+    """What was thought before it, where the server keeps that apart; its tokens stand below."""
     prompt_token_ids: tuple[int, ...] = Field(min_length=1)
     """All that came before the answer, earlier turns and generation prompt included."""
     token_ids: tuple[int, ...] = Field(min_length=1)

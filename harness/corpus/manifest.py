@@ -32,7 +32,7 @@ _RECORDED = (
 )
 _OWNED: dict[Stage, tuple[str, ...]] = {
     "prompts": ("prompts.jsonl", "dropped.jsonl", "mixture.json"),
-    "regenerate": ("conversations.jsonl", "refused.jsonl", "server.log"),
+    "regenerate": ("conversations.jsonl", "refused.jsonl", "failed.jsonl", "server.log"),
     "prepare": (
         *("*.arrow", "dataset_info.json", "state.json", "token_freq.pt", ".partial"),
         *("dropped.jsonl", "statistics.json", "statistics.html"),

@@ -1,4 +1,4 @@
-"""Prompts to conversations: the verifier's own answers, greedy, through a vLLM that we start.
+"""Prompts to conversations: the verifier's own answers, through a vLLM of ours or another's.
 
 Token ids are kept as the server saw and made them: text that is tokenised again may come out
 differently, and a drafter would learn tokens that its verifier never produces.
@@ -9,17 +9,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field
-
 from eval.answers import Answer, Failure
 from eval.client import ask
-from eval.device import resolve_server
 from eval.progress import ProgressFn
-from eval.prompts import digest_prompts, load_prompts
+from eval.prompts import digest_prompts
 from eval.server import VllmServer
-from eval.spec import Prompt, Sampling, ServerSpec
+from eval.spec import Prompt, ServerSpec
 from harness.config.load import Frozen
+from harness.config.regenerate import RegenerateConfig
 from harness.corpus.conversations import CONVERSATIONS_NAME, Conversation, Turn
+from harness.corpus.endpoint import Endpoint
 from harness.corpus.journal import Journal
 from harness.corpus.manifest import (
     JOURNAL_NAME,
@@ -30,40 +29,16 @@ from harness.corpus.manifest import (
     hold_folder,
 )
 from harness.corpus.prompts import require_disjoint
+from harness.corpus.promptset import resolve_prompts
 from harness.digests import digest_files, write_atomic
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import WorkError
 
 REFUSED_NAME = "refused.jsonl"
+FAILED_NAME = "failed.jsonl"
 LOG_NAME = "server.log"
 _NUM_TRIES = 3
 _REFUSAL = re.compile(r"HTTP 4\d\d")
-
-
-class RegenerateConfig(Frozen):
-    """How answers are made. What changes them is part of the plan, what changes the pace is not."""
-
-    max_tokens: int = Field(default=64, ge=2)
-    """New tokens per answer at most."""
-    concurrency: int = Field(default=32, ge=1)
-    dtype: str | None = None
-    """None: float32 on CPU, the verifier's own on a GPU."""
-    max_model_len: int | None = Field(default=None, ge=16)
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    port: int | None = Field(default=None, ge=1, le=65535)
-    request_timeout_s: float = Field(default=600.0, gt=0)
-
-    def build_server_spec(self, verifier: Path) -> ServerSpec:
-        """The server that answers: as many sequences at once as requests under way."""
-        spec = ServerSpec(
-            verifier=verifier,
-            dtype=self.dtype,
-            max_model_len=self.max_model_len,
-            max_num_seqs=self.concurrency,
-            tensor_parallel_size=self.tensor_parallel_size,
-            port=self.port,
-        )
-        return resolve_server(spec)
 
 
 class Regenerated(Frozen):
@@ -91,7 +66,7 @@ def regenerate(
     Can be killed at any point: answered prompts are in a journal, a later call asks the rest.
 
     Args:
-        prompts_path: JSONL file of prompts.
+        prompts_path: JSONL file of prompts, or a folder of `harness data prompts`.
         verifier: Who answers.
         out_dir: The stage's folder; owned by the stage afterwards.
         config: How to answer.
@@ -104,40 +79,38 @@ def regenerate(
     Raises:
         SpecError: A prompts file is missing, empty or malformed.
         ConfigError: Prompts overlap with `exclude`, or `out_dir` holds other work.
+        PrerequisiteError: No server answers at the endpoint.
         ServerStartError: vLLM did not start or died; answers so far are kept.
-        WorkError: Prompts without an answer after three tries; answers so far are kept.
+        WorkError: More than `max_failed` prompts without an answer after three tries, or a token
+            that the verifier does not have; answers so far are kept.
     """
-    prompts = load_prompts(prompts_path)
+    prompts = resolve_prompts(prompts_path)
     if exclude:
         require_disjoint(prompts, exclude)
-    spec = server or config.build_server_spec(verifier.path)
-    plan = _build_plan(prompts, verifier_digest(verifier, cache_dir), config, spec)
+    spec = None
+    if config.endpoint is None:
+        spec = server or config.build_server_spec(verifier.path)
+    plan = Plan(
+        stage="regenerate",
+        inputs={
+            "prompts": digest_prompts(prompts),
+            "verifier": verifier_digest(verifier, cache_dir),
+        },
+        config=config.plan(spec),
+    )
     with hold_folder(out_dir):
         if finished := begin_stage(out_dir, plan, overwrite=overwrite):
             return Regenerated(manifest=finished, tokens_per_s=None)
         with Journal(out_dir / JOURNAL_NAME) as journal:
-            work = _Regeneration(prompts, journal, config, progress)
-            work.run(spec, out_dir / LOG_NAME)
+            work = _Regeneration(prompts, journal, config, verifier.vocab_size, progress)
+            work.run(spec, out_dir)
         counts = _write_results(out_dir, prompts, work)
         files = digest_files(out_dir, (CONVERSATIONS_NAME, REFUSED_NAME))
         origins = {"prompts": prompts_path.name, "verifier": verifier.reference}
+        if config.endpoint:
+            origins["endpoint"] = config.endpoint
         manifest = finish_stage(out_dir, plan, counts, files, origins)
     return Regenerated(manifest=manifest, tokens_per_s=work.tokens_per_s)
-
-
-def _build_plan(
-    prompts: Sequence[Prompt], verifier: str, config: RegenerateConfig, spec: ServerSpec
-) -> Plan:
-    return Plan(
-        stage="regenerate",
-        inputs={"prompts": digest_prompts(prompts), "verifier": verifier},
-        config={
-            "max_tokens": config.max_tokens,
-            "temperature": 0.0,
-            "dtype": spec.dtype,
-            "max_model_len": spec.max_model_len,
-        },
-    )
 
 
 class _Regeneration:
@@ -148,6 +121,7 @@ class _Regeneration:
         prompts: Sequence[Prompt],
         journal: Journal,
         config: RegenerateConfig,
+        vocab_size: int,
         progress: ProgressFn,
     ) -> None:
         self.answered: dict[str, Conversation] = {}
@@ -156,9 +130,10 @@ class _Regeneration:
         self._prompts = {prompt.id: prompt for prompt in prompts}
         self._journal = journal
         self._config = config
+        self._vocab_size = vocab_size
         self._progress = progress
         self._turns: dict[str, list[Turn]] = {}
-        self._num_tokens = 0
+        self._num_tokens = self._num_done = 0
         self._started_s = 0.0
         for document in journal.read():
             if "refused" in document:
@@ -168,54 +143,71 @@ class _Regeneration:
                 conversation = Conversation.model_validate(document["answered"])
                 self.answered[conversation.id] = conversation
 
-    def run(self, spec: ServerSpec, log_path: Path) -> None:
-        """Starts the server and asks until every prompt is answered or refused."""
+    def run(self, spec: ServerSpec | None, out_dir: Path) -> None:
+        """Asks until every prompt is answered or refused; starts the server unless one runs."""
         if not self._pending():
+            return
+        if spec is None:
+            self._ask_all(Endpoint(self._config.endpoint or "", self._config.served_model), out_dir)
             return
         text = "starting vLLM"
         self._progress(text, 0, 0)
         with VllmServer(
-            spec, log_path, on_wait=lambda s: self._progress(text, int(s), 0)
+            spec, out_dir / LOG_NAME, on_wait=lambda s: self._progress(text, int(s), 0)
         ) as server:
-            self._started_s = time.monotonic()
-            failures: tuple[Failure, ...] = ()
-            for _ in range(_NUM_TRIES):
-                failures = self._ask(server)
-                if not failures:
-                    return
-                server.require_alive()
+            self._ask_all(server, out_dir)
+
+    def _ask_all(self, server: VllmServer | Endpoint, out_dir: Path) -> None:
+        self._started_s = time.monotonic()
+        (out_dir / FAILED_NAME).unlink(missing_ok=True)
+        failures: tuple[Failure, ...] = ()
+        for _ in range(_NUM_TRIES):
+            failures = self._ask(server)
+            if not failures:
+                return
+            server.require_alive()
+        if len(failures) <= self._config.max_failed:
+            self._refuse(failures)
+            return
+        listed = "".join(failure.model_dump_json() + "\n" for failure in failures)
+        write_atomic(out_dir / FAILED_NAME, listed)
         lines = "\n".join(f"  {f.prompt_id} turn {f.turn}: {f.reason}" for f in failures[:8])
         raise WorkError(
             f"{len(failures)} of {len(self._prompts)} prompts got no answer in {_NUM_TRIES} tries:"
             f"\n{lines}",
-            f"run the command again, answers so far are kept; the server's log is {log_path}",
+            f"all of them: {out_dir / FAILED_NAME}; run the command again, answers so far are "
+            "kept, or let so many go with --set max_failed=N",
         )
 
     def _pending(self) -> list[Prompt]:
         done = self.answered.keys() | self.refused.keys()
         return [prompt for key, prompt in self._prompts.items() if key not in done]
 
-    def _ask(self, server: VllmServer) -> tuple[Failure, ...]:
+    def _ask(self, server: VllmServer | Endpoint) -> tuple[Failure, ...]:
         self._turns.clear()
         batch = ask(
             server.base_url,
             server.model,
             self._pending(),
-            Sampling(max_tokens=self._config.max_tokens),
+            self._config.sampling,
             concurrency=self._config.concurrency,
             timeout_s=self._config.request_timeout_s,
             is_streaming=False,
+            extra_body=self._config.request_fields,
             on_answer=self._take,
         )
         refused = [failure for failure in batch.failures if _REFUSAL.search(failure.reason)]
-        self._journal.append({"refused": failure.model_dump()} for failure in refused)
-        self.refused |= {failure.prompt_id: failure for failure in refused}
+        self._refuse(refused)
         return tuple(failure for failure in batch.failures if failure not in refused)
+
+    def _refuse(self, failures: Sequence[Failure]) -> None:
+        self._journal.append({"refused": failure.model_dump()} for failure in failures)
+        self.refused |= {failure.prompt_id: failure for failure in failures}
 
     def _take(self, answer: Answer) -> None:
         prompt = self._prompts[answer.prompt_id]
         turns = self._turns.setdefault(prompt.id, [])
-        turns.append(_build_turn(prompt, answer))
+        turns.append(_build_turn(prompt, answer, self._vocab_size))
         self._num_tokens += answer.num_tokens
         self.tokens_per_s = self._num_tokens / (time.monotonic() - self._started_s)
         if len(turns) < len(prompt.turns):
@@ -224,11 +216,18 @@ class _Regeneration:
         self._journal.append([{"answered": conversation.model_dump()}])
         self.answered[prompt.id] = conversation
         done = len(self.answered) + len(self.refused)
-        text = f"answering | {self.tokens_per_s:.0f} tokens/s"
+        text = f"answering | {self.tokens_per_s:.0f} tokens/s, {self._time_left()} left"
         self._progress(text, done, len(self._prompts))
 
+    def _time_left(self) -> str:
+        """By the prompts of this call, which are not all of one length."""
+        left = len(self._prompts) - len(self.answered) - len(self.refused)
+        self._num_done += 1
+        seconds = round((time.monotonic() - self._started_s) * left / self._num_done)
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
-def _build_turn(prompt: Prompt, answer: Answer) -> Turn:
+
+def _build_turn(prompt: Prompt, answer: Answer, vocab_size: int) -> Turn:
     if not answer.prompt_token_ids or len(answer.token_ids) != answer.num_tokens:
         raise WorkError(
             f"prompt {prompt.id}: expected {answer.num_prompt_tokens} prompt and "
@@ -236,9 +235,16 @@ def _build_turn(prompt: Prompt, answer: Answer) -> Turn:
             f"{len(answer.token_ids)}",
             "the server must support return_token_ids: vLLM 0.32",
         )
+    if (largest := max((*answer.prompt_token_ids, *answer.token_ids))) >= vocab_size:
+        raise WorkError(
+            f"prompt {prompt.id}: expected token ids below the verifier's {vocab_size}, found "
+            f"{largest}",
+            "the server serves another model than --verifier",
+        )
     return Turn(
         question=prompt.turns[answer.turn],
         answer=answer.text,
+        reasoning=answer.reasoning or None,
         prompt_token_ids=answer.prompt_token_ids,
         token_ids=answer.token_ids,
         finish_reason=answer.finish_reason,
@@ -252,7 +258,7 @@ def _write_results(out_dir: Path, prompts: Sequence[Prompt], work: _Regeneration
         reason = refused[0].reason
         raise WorkError(f"the server refused all {len(refused)} prompts: {reason}")
     for name, documents in ((CONVERSATIONS_NAME, answered), (REFUSED_NAME, refused)):
-        write_atomic(out_dir / name, "".join(d.model_dump_json() + "\n" for d in documents))
+        write_atomic(out_dir / name, "".join(_line(d) for d in documents))
     turns = [turn for conversation in answered for turn in conversation.turns]
     return {
         "prompts": len(prompts),
@@ -262,3 +268,7 @@ def _write_results(out_dir: Path, prompts: Sequence[Prompt], work: _Regeneration
         "truncated_answers": sum(turn.is_truncated for turn in turns),
         "answer_tokens": sum(len(turn.token_ids) for turn in turns),
     }
+
+
+def _line(document: Conversation | Failure) -> str:
+    return document.model_dump_json(exclude_none=True) + "\n"

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
 from eval.progress import ProgressFn
 from eval.spec import Prompt
 from harness.config.prompts import FilterConfig
@@ -60,6 +58,9 @@ class Selection:
         """What is, with `language_confidence`, in none of the languages."""
         if not filters.languages:
             return
+        # Late: it loads a model that no other stage needs.
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415
+
         identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
         def judge(candidate: Candidate) -> tuple[str, str] | None:

@@ -2,7 +2,9 @@
 
 Takes vLLM's flags. Prompt ids are the bytes of the conversation. What it does wrong is said by
 variables: ANSWERS_DELAY_S per answer, ANSWERS_DIE_AFTER that many, ANSWERS_FAIL_FIRST requests with
-500; a question with REFUSE in it gets 400. ANSWERS_LOG is a file with a line per question.
+500; a question with REFUSE in it gets 400, one with NEVER gets 500, one with THINK is thought
+about. ANSWERS_LOG is a file with a line per question, ANSWERS_FIELDS one with the last request.
+ANSWERS_NAMES are the models it lists.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 VOCAB = 256
+NAMES = os.environ.get("ANSWERS_NAMES", "verifier").split()
 _lock = threading.Lock()
 _counts = {"requests": 0, "answers": 0}
 
@@ -25,12 +28,14 @@ def answer(messages: list[dict[str, str]], max_tokens: int) -> dict[str, Any]:
     prompt_ids = list(json.dumps(messages).encode())
     digest = hashlib.sha256(bytes(prompt_ids)).digest()
     token_ids = [3 + byte % (VOCAB - 3) for byte in digest[: 1 + digest[-1] % 8]] + [2]
+    is_thinking = "THINK" in messages[-1]["content"]
+    thought = {"reasoning": f"hm {digest.hex()[:4]}"} if is_thinking else {}
     is_cut = len(token_ids) > max_tokens
     return {
         "prompt_token_ids": prompt_ids,
         "choices": [
             {
-                "message": {"role": "assistant", "content": digest.hex()[:8]},
+                "message": {"role": "assistant", "content": digest.hex()[:8], **thought},
                 "finish_reason": "length" if is_cut else "stop",
                 "token_ids": token_ids[:max_tokens],
             }
@@ -48,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None: ...
 
     def do_GET(self) -> None:
-        self.reply(200, {})
+        self.reply(200, {"data": [{"id": name} for name in NAMES]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -59,10 +64,12 @@ class Handler(BaseHTTPRequestHandler):
         if log := os.environ.get("ANSWERS_LOG"):
             with Path(log).open("a") as stream:
                 stream.write(json.dumps(question) + "\n")
+        if fields := os.environ.get("ANSWERS_FIELDS"):
+            Path(fields).write_text(json.dumps(body))
         time.sleep(float(os.environ.get("ANSWERS_DELAY_S", "0")))
         if "REFUSE" in question:
             self.reply(400, {"error": "the prompt is too long"})
-        elif number <= int(os.environ.get("ANSWERS_FAIL_FIRST", "0")):
+        elif "NEVER" in question or number <= int(os.environ.get("ANSWERS_FAIL_FIRST", "0")):
             self.reply(500, {"error": "not today"})
         else:
             self.reply(200, answer(body["messages"], body["max_tokens"]))

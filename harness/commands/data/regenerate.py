@@ -8,7 +8,7 @@ import typer
 from harness.commands.data.stage import Out, Overwrite, show_stage
 from harness.commands.options import AsJson, RequiredVerifier
 from harness.config.load import load_config
-from harness.corpus.regeneration import RegenerateConfig
+from harness.config.regenerate import RegenerateConfig
 from harness.corpus.regeneration import regenerate as regenerate_answers
 from harness.drafter.verifier import Verifier
 from harness.render import progress, warn
@@ -17,15 +17,27 @@ from harness.settings import load_settings
 
 def regenerate(
     *,
-    prompts: Annotated[Path, typer.Option(help="JSONL: id, category and prompt (or turns).")],
+    prompts: Annotated[
+        Path, typer.Option(help="Folder of `harness data prompts`, or JSONL with id, prompt.")
+    ],
     verifier: RequiredVerifier,
     out: Out,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML with any of these and more; flags win over it.")
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="New tokens per answer at most (64).")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0, the default: the likeliest token each time.")
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="Requests under way at once (32).")
     ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="A vLLM that runs already, as in http://host:8000.")
+    ] = None,
+    served_model: Annotated[str | None, typer.Option(help="The verifier's name there.")] = None,
     exclude: Annotated[
         Path | None, typer.Option(help="Evaluation prompts: shared ones are refused.")
     ] = None,
@@ -37,16 +49,23 @@ def regenerate(
     ] = None,
     tensor_parallel_size: Annotated[int | None, typer.Option(help="GPUs per verifier (1).")] = None,
     port: Annotated[int | None, typer.Option(help="Of the server; a free one if left out.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="A key of the YAML: top_p=0.95.")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Has the verifier answer every prompt, greedily, through a vLLM that is started for it."""
+    """Has the verifier answer every prompt, through a vLLM started for it or one that runs."""
     settings = load_settings()
-    config = load_config(
+    resolved = load_config(
         RegenerateConfig,
-        None,
+        config,
+        overrides or (),
         max_tokens=max_tokens,
+        temperature=temperature,
         concurrency=concurrency,
+        endpoint=endpoint,
+        served_model=served_model,
         dtype=dtype,
         max_model_len=max_model_len,
         tensor_parallel_size=tensor_parallel_size,
@@ -57,12 +76,12 @@ def regenerate(
             prompts,
             Verifier.load(verifier, settings),
             out,
-            config,
+            resolved,
             cache_dir=settings.cache_dir,
             exclude=exclude,
             overwrite=overwrite,
             progress=report,
         )
     if num_refused := result.manifest.counts["refused"]:
-        warn(f"{num_refused} prompts were refused by the server: {out / 'refused.jsonl'}")
+        warn(f"{num_refused} prompts have no answer: {out / 'refused.jsonl'}")
     show_stage(out, result.manifest, as_json, answer_tokens_per_s=result.tokens_per_s)

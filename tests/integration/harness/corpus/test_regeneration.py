@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from eval.errors import ServerStartError
+from eval.loopback import find_free_port, is_healthy
 from eval.spec import ServerSpec
+from harness.config.regenerate import RegenerateConfig
 from harness.corpus.conversations import load_conversations
-from harness.corpus.regeneration import RegenerateConfig, Regenerated, regenerate
+from harness.corpus.regeneration import Regenerated, regenerate
 from harness.drafter.verifier import Verifier
-from harness.errors import CheckError, ConfigError, WorkError
+from harness.errors import CheckError, ConfigError, PrerequisiteError, WorkError
 
 CONFIG = RegenerateConfig(max_tokens=6, concurrency=4)
+SERVER = Path(__file__).parents[3] / "fakes" / "serve_answers.py"
 Answering = Callable[..., ServerSpec]
 Regenerate = Callable[..., Regenerated]
 
@@ -120,6 +123,88 @@ def test_other_settings_in_the_same_folder_are_refused(run: Regenerate) -> None:
     assert run(config=other, overwrite=True).manifest.config["max_tokens"] == 5
 
 
+def test_up_to_so_many_failures_are_listed_and_the_work_is_finished(
+    run: Regenerate, prompts_path: Path, tmp_path: Path
+) -> None:
+    with prompts_path.open("a") as stream:
+        stream.write('{"id": "bad", "category": "qa", "prompt": "NEVER mind"}\n')
+    with pytest.raises(WorkError, match=r"1 of 22 prompts got no answer in 3 tries:\n  bad turn 0"):
+        run()
+    failed = json.loads((tmp_path / "out" / "failed.jsonl").read_text())
+    assert failed["prompt_id"] == "bad"
+    manifest = run(config=CONFIG.model_copy(update={"max_failed": 1})).manifest
+    assert (manifest.counts["refused"], manifest.counts["conversations"]) == (1, 21)
+    assert "bad" in (tmp_path / "out" / "refused.jsonl").read_text()
+    assert not (tmp_path / "out" / "failed.jsonl").exists()
+
+
+def test_thoughts_are_kept_and_come_before_the_next_question(
+    run: Regenerate, prompts_path: Path, tmp_path: Path
+) -> None:
+    line = {"id": "t", "category": "c", "turns": ["THINK", "so?"]}
+    prompts_path.write_text(json.dumps(line) + "\n")
+    run()
+    first, second = next(load_conversations(tmp_path / "out")[1]).turns
+    assert first.reasoning
+    assert first.reasoning.startswith("hm ")
+    assert second.reasoning is None
+    asked = json.loads(bytes(second.prompt_token_ids))
+    assert asked[1]["reasoning_content"] == first.reasoning
+
+
+def test_sampling_is_pinned_in_every_request_and_no_tools_are_offered(
+    run: Regenerate, tmp_path: Path
+) -> None:
+    fields = tmp_path / "fields.json"
+    sampled = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "seed": 7}
+    kwargs = {"chat_template_kwargs": {"thinking": True}}
+    config = RegenerateConfig.model_validate({**CONFIG.model_dump(), **sampled, **kwargs})
+    manifest = run(config=config, fields=fields).manifest
+    sent = json.loads(fields.read_text())
+    pinned = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0}
+    assert sent.items() >= {**sampled, **pinned, **kwargs, "max_tokens": 6}.items()
+    assert "tools" not in sent
+    assert manifest.config.items() >= {**sampled, **kwargs}.items()
+
+
+@pytest.fixture
+def endpoint(tiny_model_dir: Path) -> Iterator[str]:
+    """A server that is not ours."""
+    port = find_free_port()
+    command = [sys.executable, str(SERVER), "--port", str(port)]
+    with subprocess.Popen(command, env={"ANSWERS_NAMES": "smol"}) as process:
+        deadline = time.monotonic() + 20
+        while not is_healthy(port):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+        process.kill()
+
+
+def test_a_server_that_runs_already_is_asked_and_left_alone(
+    run: Regenerate, endpoint: str, verifier: Verifier, prompts_path: Path, tmp_path: Path
+) -> None:
+    config = CONFIG.model_copy(update={"endpoint": endpoint})
+    manifest = run(config=config).manifest
+    assert manifest.origins["endpoint"] == endpoint
+    assert manifest.config["is_endpoint"] is True
+    ours = run("b").manifest
+    assert manifest.files == ours.files
+    assert is_healthy(int(endpoint.rpartition(":")[2]))
+    with pytest.raises(PrerequisiteError, match="expected the model llama, found smol"):
+        run("c", config=config.model_copy(update={"served_model": "llama"}))
+    small = verifier.model_copy(update={"vocab_size": 100})
+    with pytest.raises(WorkError, match="token ids below the verifier's 100, found"):
+        regenerate(prompts_path, small, tmp_path / "d", config, progress=silent)
+
+
+def test_an_endpoint_where_nothing_answers_is_named(run: Regenerate) -> None:
+    address = f"http://127.0.0.1:{find_free_port()}"
+    config = CONFIG.model_copy(update={"endpoint": address})
+    with pytest.raises(PrerequisiteError, match=f"{address}/v1/models: expected a vLLM server"):
+        run(config=config)
+
+
 def test_changed_conversations_are_refused(run: Regenerate, tmp_path: Path) -> None:
     run()
     path = tmp_path / "out" / "conversations.jsonl"
@@ -146,7 +231,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from eval.spec import ServerSpec
-from harness.corpus.regeneration import RegenerateConfig, regenerate
+from harness.config.regenerate import RegenerateConfig
+from harness.corpus.regeneration import regenerate
 from harness.drafter.verifier import Verifier
 from harness.settings import load_settings
 prompts, verifier, out, server = sys.argv[1:]
