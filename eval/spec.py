@@ -3,10 +3,17 @@
 Holds no harness types: paths and facts only.
 """
 
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from eval.errors import SpecError
+
+_SECRET_NAME = re.compile(
+    r"(passw(or)?d|(^|[^a-z])(token|secret|(api|access|secret)[-_]?key))$", re.IGNORECASE
+)
 
 
 class Frozen(BaseModel):
@@ -21,6 +28,11 @@ class Prompt(Frozen):
     id: str = Field(min_length=1)
     category: str = Field(min_length=1)
     turns: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+
+
+def _is_assignment(word: str) -> bool:
+    """A flag, whose value follows, or NAME=value."""
+    return word.startswith("-") or "=" in word
 
 
 class ServerOptions(Frozen):
@@ -54,6 +66,20 @@ class ServerOptions(Frozen):
     """None: a free one is chosen, and chosen again when another process takes it first."""
     start_timeout_s: float = Field(default=1800.0, gt=0)
     stop_timeout_s: float = Field(default=30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _holds_no_secret(self) -> Self:
+        """All of it is recorded with the result; a server inherits this process's variables."""
+        words = (*self.command, *self.extra_args)
+        named = [*self.env, *(word.partition("=")[0] for word in words if _is_assignment(word))]
+        for name in named:
+            if _SECRET_NAME.search(name):
+                raise SpecError(  # no ValueError: pydantic would show the value
+                    f"expected no secret in how the server is started, found {name}: it would be "
+                    "kept with the result and shown in the list of processes",
+                    f"set {name.lstrip('-').replace('-', '_').upper()} in the environment instead",
+                )
+        return self
 
 
 class ServerSpec(ServerOptions):

@@ -30,6 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.progress import ProgressFn
+from harness.redaction import redacted
 
 if TYPE_CHECKING:
     from eval.result import Interval
@@ -132,8 +133,9 @@ def interval_text(interval: "Interval | None") -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Text whose unprintable characters are spelled out."""
-    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    """Text without secrets, whose unprintable characters are spelled out."""
+    clean = redacted(text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), clean)
 
 
 def _dump(document: BaseModel) -> str:

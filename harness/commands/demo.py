@@ -19,6 +19,7 @@ from eval import supervise
 from harness import render
 from harness.config.load import Frozen
 from harness.errors import ConfigError, WorkError
+from harness.redaction import redacted
 from harness.settings import Settings, child_environment, load_settings
 from harness.tracking import names
 from harness.tracking.records import RunStatus, RunSummary
@@ -213,7 +214,7 @@ def _show_summary(demo: _Demo, wall_time_s: float) -> None:
         "champion": f"models:/{_MODEL}@champion",
         "acceptance length": bench.metrics.get(names.METRIC_ACCEPTANCE_LENGTH),
         "decode speedup": bench.metrics.get(names.METRIC_DECODE_SPEEDUP),
-        "store": demo.settings.tracking_uri,
+        "store": redacted(demo.settings.tracking_uri),
         "served from": demo.folder / "champion",
         "look at it": "harness ui",
     }

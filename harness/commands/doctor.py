@@ -13,6 +13,7 @@ from harness.settings import Settings, load_settings
 from harness.tracking.audit import Check
 from harness.tracking.health import check_machine, check_store
 from harness.tracking.reaping import OpenRun, open_runs, reap
+from harness.tracking.security import check_security
 from harness.tracking.store import open_store
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -25,13 +26,23 @@ def main(
     do_reap: Annotated[
         bool, typer.Option("--reap", help="Close runs whose process is gone, as KILLED.")
     ] = False,
+    is_security: Annotated[
+        bool, typer.Option("--security", help="List instead what is open, and to whom.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Checks this machine and the store; exit code 3 when something must be mended."""
     settings = load_settings()
+    if is_security:
+        _end(check_security(settings), (), as_json=as_json, do_reap=False)
+        return
     checks = check_machine(settings)
     more, runs = _look_into_store(settings, do_reap=do_reap)
     checks += more
+    _end(checks, runs, as_json=as_json, do_reap=do_reap)
+
+
+def _end(checks: Sequence[Check], runs: Sequence[OpenRun], *, as_json: bool, do_reap: bool) -> None:
     _show_json(checks, runs) if as_json else _show(checks, runs, do_reap=do_reap)
     if any(check.state == "failed" for check in checks):
         raise typer.Exit(_PREREQUISITE)

@@ -7,7 +7,8 @@ import typer
 
 from harness import render
 from harness.commands.options import AsJson
-from harness.settings import load_settings, shown_address
+from harness.redaction import redacted
+from harness.settings import load_settings
 from harness.tracking.migrate import find_place, migrate_store
 from harness.tracking.relocate import relocate_store
 
@@ -24,7 +25,7 @@ def path() -> None:
     """Prints the store's folder, or its address where MLFLOW_TRACKING_URI names another."""
     settings = load_settings()
     render.show_text(
-        str(settings.mlruns_dir) if settings.is_embedded else shown_address(settings.tracking_uri)
+        str(settings.mlruns_dir) if settings.is_embedded else redacted(settings.tracking_uri)
     )
 
 

@@ -20,6 +20,7 @@ import typer
 from eval import supervise
 from harness import render
 from harness.errors import PrerequisiteError, WorkError
+from harness.redaction import redacted
 from harness.settings import Settings, child_environment, load_settings
 from harness.tracking.embedded import prepare_embedded
 
@@ -40,7 +41,7 @@ def main(
     """Serves the MLflow UI on 127.0.0.1 (one worker, no telemetry) until Ctrl-C."""
     settings = load_settings()
     if settings.tracking_uri.startswith(("http://", "https://")):
-        render.show_text(settings.tracking_uri)  # it is served already
+        render.show_text(redacted(settings.tracking_uri))  # it is served already
         return
     with serve(settings, port) as (address, process):
         render.show_text(f"MLflow UI: {address}")
@@ -77,7 +78,7 @@ def _log_path(settings: Settings) -> Path:
 def _start(settings: Settings, port: int) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "mlflow", "server", "--host", _HOST, "--port", str(port)]
     command += ["--workers", "1", "--allowed-hosts", "localhost:*,127.0.0.1:*"]
-    command += ["--backend-store-uri", settings.tracking_uri, "--no-serve-artifacts"]
+    command += ["--no-serve-artifacts"]
     command += ["--default-artifact-root", str(settings.artifacts_dir)]
     settings.mlruns_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _log_path(settings).open("wb") as log:
@@ -86,7 +87,11 @@ def _start(settings: Settings, port: int) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=child_environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
+            # Not an argument: every user of the machine can read those.
+            env=child_environment(
+                MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
+                MLFLOW_BACKEND_STORE_URI=settings.tracking_uri,
+            ),
             cwd=settings.mlruns_dir,
             start_new_session=True,
         )

@@ -19,6 +19,7 @@ import psutil
 
 import harness
 from harness.config.load import Frozen
+from harness.redaction import redacted_words
 from harness.settings import child_environment
 
 SCHEMA_VERSION = 1
@@ -28,8 +29,6 @@ _PACKAGES = (
 )  # fmt: skip
 _GIT_TIMEOUT_S = 30
 _CODE_DIRS = ("harness", "eval")
-_SECRET = re.compile(r"(token|secret|passw|api[-_]?key|credential|auth)", re.IGNORECASE)
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
 VocabPolicy = Literal["fresh", "keep", "rebuild"]
 TensorAction = Literal["loaded", "remapped", "rebuilt", "fresh", "shared", "dropped"]
@@ -163,20 +162,8 @@ def hardware() -> dict[str, str]:
 
 
 def redacted_argv(argv: Sequence[str] | None = None) -> tuple[str, ...]:
-    """A command line without its secrets: values of `--*token*`-like flags, logins in URLs."""
-    clean: list[str] = []
-    hide_next = False
-    for word in sys.argv if argv is None else argv:
-        name, equals, _ = word.partition("=")
-        is_secret = bool(_SECRET.search(name)) and (word.startswith("-") or bool(equals))
-        if hide_next:
-            clean.append("***")
-        elif is_secret and equals:
-            clean.append(f"{name}=***")
-        else:
-            clean.append(_URL_LOGIN.sub("***@", word))
-        hide_next = is_secret and not equals and not hide_next
-    return tuple(clean)
+    """This process's command line, or the given one, without its secrets."""
+    return redacted_words(tuple(sys.argv if argv is None else argv))
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:

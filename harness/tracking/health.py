@@ -10,6 +10,7 @@ import psutil
 
 from harness.drafter.provenance import hardware
 from harness.errors import ConfigError, HarnessError
+from harness.redaction import redacted
 from harness.settings import Settings
 from harness.tracking.audit import Check, check_aliases, check_log, known_models
 from harness.tracking.embedded import database_path, recorded_root
@@ -56,7 +57,7 @@ def _check_database(settings: Settings) -> Check:
             require_address(settings.tracking_uri)
         except ConfigError as error:
             return Check(name=name, state="failed", found=error.message, fix=error.hint)
-        return Check(name=name, state="ok", found=settings.tracking_uri)
+        return Check(name=name, state="ok", found=redacted(settings.tracking_uri))
     mlruns = settings.mlruns_dir
     database = database_path(mlruns)
     if not database.is_file():

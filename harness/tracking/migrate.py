@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.config.load import Frozen
 from harness.digests import sha256_file, write_atomic
 from harness.errors import CheckError, ConfigError
-from harness.settings import Settings, load_settings, shown_address
+from harness.redaction import redacted
+from harness.settings import Settings, load_settings
 from harness.tracking.decisions import DecisionLog
 from harness.tracking.embedded import DATABASE
 from harness.tracking.store import open_store, require_address
@@ -38,7 +39,7 @@ class Place(NamedTuple):
     @property
     def shown(self) -> str:
         """What a person may read."""
-        return shown_address(self.settings.tracking_uri)
+        return redacted(self.settings.tracking_uri)
 
 
 class Migration(Frozen):
@@ -82,7 +83,7 @@ def find_place(reference: str, settings: Settings, database: str | None) -> Plac
         return Place(found, reference, found.artifact_root or str(found.artifacts_dir))
     if not database:
         raise ConfigError(
-            f"expected --database beside the server {shown_address(reference)}, found none: "
+            f"expected --database beside the server {redacted(reference)}, found none: "
             "through a server every run gets another id, and decisions name runs by id",
             "give the address of the database behind it, such as "
             "postgresql+psycopg://harness@127.0.0.1:5432/mlflow",

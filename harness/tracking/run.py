@@ -9,7 +9,8 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +18,14 @@ from typing import Any, Protocol, Self
 
 from harness.digests import FolderDigest
 from harness.errors import TrackingError
+from harness.redaction import redacted, redacted_bytes
 from harness.tracking import names, spelling
 from harness.tracking.pictures import MISSING, write_pngs
 from harness.tracking.records import Dataset, Metric, NewCheckpoint, RunStatus
 
 _HEARTBEAT_S = 30.0
+_LARGEST_TEXT_BYTES = 64 << 20
+"""Larger files are weights or states, no logs."""
 
 
 class HtmlFigure(Protocol):
@@ -146,14 +150,16 @@ class Run:
 
     def log_text(self, name: str, text: str) -> None:
         """Stores a text artifact; `name` is a relative path such as `config/train.yaml`."""
-        self._writer.write_text(self.run_id, spelling.require_artifact_path(name), text)
+        place = spelling.require_artifact_path(name)
+        self._writer.write_text(self.run_id, place, redacted(text))
 
     def log_file(self, path: Path, folder: str = "") -> None:
         """Stores a copy of a file in an artifact folder ("" is the top)."""
         if not path.is_file():
             raise TrackingError(f"expected a file to log as artifact, found none: {path}")
         place = spelling.require_artifact_path(folder) if folder else ""
-        self._writer.write_file(self.run_id, path, place)
+        with _without_secrets(path) as clean:
+            self._writer.write_file(self.run_id, clean, place)
 
     def log_figure(self, figure: HtmlFigure, name: str) -> None:
         """Stores one figure, as `log_figures` does."""
@@ -193,7 +199,7 @@ class Run:
             context: `training`, `validation` or `evaluation`.
             profile: Counts worth seeing beside it (conversations, tokens, ...).
         """
-        dataset = Dataset(name=name, source=source, digest=digest, context=context)
+        dataset = Dataset(name=name, source=redacted(source), digest=digest, context=context)
         self._writer.write_dataset(self.run_id, dataset, json.dumps(dict(profile or {})))
 
     def log_model_inputs(self, model_ids: Sequence[str]) -> None:
@@ -263,3 +269,17 @@ class Run:
         return str(
             path.relative_to(self._root_dir) if path.is_relative_to(self._root_dir) else path
         )
+
+
+@contextmanager
+def _without_secrets(path: Path) -> Iterator[Path]:
+    """The file, or a copy of the same name with its secrets struck out."""
+    raw = path.read_bytes() if path.stat().st_size <= _LARGEST_TEXT_BYTES else b""
+    clean = redacted_bytes(raw)
+    if clean == raw:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / path.name
+        copy.write_bytes(clean)
+        yield copy

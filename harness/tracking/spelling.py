@@ -5,6 +5,7 @@ import math
 from pathlib import PurePosixPath
 
 from harness.errors import HarnessError, TrackingError
+from harness.redaction import redacted
 
 PARAM_LIMIT_CHARACTERS = 6000
 """Source: MAX_PARAM_VAL_LENGTH, mlflow/utils/validation.py, 3.17."""
@@ -14,14 +15,17 @@ _REASON_CHARACTERS = 500
 
 
 def param_text(value: object) -> str:
-    """A value as a param: text as it is, None as `none`, true/false, lists and maps as JSON."""
+    """A value as a param: text as it is, None as `none`, true/false, lists and maps as JSON.
+
+    Secrets are struck out.
+    """
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple | dict):
-        return json.dumps(value, default=str, ensure_ascii=False)
-    return str(value)
+        return redacted(json.dumps(value, default=str, ensure_ascii=False))
+    return redacted(str(value))
 
 
 def tag_text(value: object) -> str:
@@ -45,7 +49,7 @@ def failure_text(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     text = error.message if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:_REASON_CHARACTERS]
+    return " ".join(redacted(text).split())[:_REASON_CHARACTERS]
 
 
 def require_artifact_path(name: str) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from harness.digests import FolderDigest
 from harness.errors import ConfigError
+from harness.redaction import redacted
 from harness.settings import Settings, quiet_libraries
 from harness.tracking.records import Checkpoint, ModelVersion, RunStatus, RunSummary
 from harness.tracking.run import Run
@@ -135,7 +136,7 @@ def require_address(uri: str) -> None:
     is_database = scheme in _DATABASES and (parts.netloc or parts.path.strip("/"))
     if not uri.startswith("databricks") and not is_server and not is_database:
         raise ConfigError(
-            f"expected the address of an MLflow server or database, found {uri!r}",
+            f"expected the address of an MLflow server or database, found {redacted(uri)!r}",
             "unset MLFLOW_TRACKING_URI to use the embedded store, or give http://<host>:<port> or "
             "sqlite:///<path>",
         )

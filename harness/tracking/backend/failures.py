@@ -12,6 +12,7 @@ from requests.exceptions import ChunkedEncodingError
 from sqlalchemy.exc import SQLAlchemyError
 
 from harness.errors import PrerequisiteError, TrackingError
+from harness.redaction import redacted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,7 +79,7 @@ def _may_pass(error: MlflowException) -> bool:
 
 
 def _unreadable(error: SQLAlchemyError) -> TrackingError:
-    cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+    cause = redacted(str(getattr(error, "orig", None) or error)).splitlines()[0]
     return TrackingError(
         f"the MLflow store's database cannot be used: {cause}",
         "harness doctor shows where it is; restore it from a backup, or set it aside",
@@ -86,7 +87,7 @@ def _unreadable(error: SQLAlchemyError) -> TrackingError:
 
 
 def _explained(error: MlflowException) -> TrackingError:
-    text = " ".join(str(error).split())
+    text = redacted(" ".join(str(error).split()))
     if "readonly database" in text:
         return TrackingError(
             "the MLflow store is read-only, and this command has to write to it",

@@ -17,6 +17,7 @@ from mlflow.exceptions import MlflowException
 from harness import __version__
 from harness.digests import FolderDigest
 from harness.errors import ConfigError, TrackingError
+from harness.redaction import redacted
 from harness.settings import Settings
 from harness.tracking import names, spelling
 from harness.tracking.backend import reading
@@ -39,7 +40,7 @@ class MlflowStore:
     def __init__(self, client: MlflowClient, settings: Settings) -> None:
         self._client = client
         self._settings = settings
-        self.address = settings.tracking_uri
+        self.address = redacted(settings.tracking_uri)
         self.registry = MlflowRegistry(client, settings.tracking_uri)
 
     @classmethod
@@ -203,7 +204,7 @@ class MlflowStore:
         with tempfile.TemporaryDirectory() as scratch:
             place = f"{model.artifact_location}/{names.ARTIFACT_MANIFEST}"
             found = download_artifacts(
-                artifact_uri=place, dst_path=scratch, tracking_uri=self.address
+                artifact_uri=place, dst_path=scratch, tracking_uri=self._settings.tracking_uri
             )
             return FolderDigest.model_validate_json(Path(found).read_bytes())
 
@@ -214,7 +215,8 @@ class MlflowStore:
         if model.tags.get(names.MODEL_TAG_UPLOADED) != "true":
             return None
         place = f"{model.artifact_location}/{names.ARTIFACT_FILES}"
-        return Path(download_artifacts(artifact_uri=place, tracking_uri=self.address))
+        uri = self._settings.tracking_uri
+        return Path(download_artifacts(artifact_uri=place, tracking_uri=uri))
 
     def _experiment_id(self, name: str) -> str:
         """The id of an experiment, made when it is missing; another process may make it first."""
@@ -274,7 +276,7 @@ def _require_answer(uri: str) -> None:
         socket.create_connection((address.hostname, port), _CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise TrackingError(
-            f"expected an MLflow server at {uri}, but nothing answers there: {error}",
+            f"expected an MLflow server at {redacted(uri)}, but nothing answers there: {error}",
             "start it, or unset MLFLOW_TRACKING_URI to use the embedded store",
         ) from error
 
