@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import torch
 from transformers import AutoModel
 
-from eval.errors import SpecError, VerifierError
+from eval.errors import MemoryShortError, SpecError, VerifierError
 from eval.textmodel import load_text_model
 
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
@@ -40,15 +41,30 @@ class LayerCapture:
 
     @classmethod
     def load(
-        cls, path: Path, layer_ids: Sequence[int], num_layers: int, dtype: str
+        cls,
+        path: Path,
+        layer_ids: Sequence[int],
+        num_layers: int,
+        dtype: str,
+        *,
+        device_map: str | None = None,
     ) -> "LayerCapture":
         """Loads the decoder without its output head, on the GPU where there is one.
+
+        Args:
+            path: The verifier's folder.
+            layer_ids: Layers whose inputs are caught, in the order of `run`'s result.
+            num_layers: Of the verifier.
+            dtype: Of weights and arithmetic, as torch calls it.
+            device_map: How accelerate spreads it over several GPUs; None: it is on one.
 
         Raises:
             VerifierError: transformers cannot load it, or a weight is missing.
         """
-        model = load_text_model(AutoModel, path, getattr(torch, dtype))
-        return cls(model.to(default_device()), layer_ids, num_layers)
+        spread = {"device_map": device_map} if device_map else {}
+        model = load_text_model(AutoModel, path, getattr(torch, dtype), **spread)
+        placed = model if device_map else model.to(default_device())
+        return cls(placed, layer_ids, num_layers)
 
     def run(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """Layer inputs of each row: contiguous CPU tensors of shape [tokens, L, D].
@@ -57,8 +73,25 @@ class LayerCapture:
         no mask is needed, which leaves attention on its fast path.
 
         Raises:
+            MemoryShortError: The rows together need more memory than there is.
             VerifierError: A value is not finite.
         """
+        try:
+            return self._run(rows)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            self._caught.clear()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            shape = f"{len(rows)} rows of up to {max(map(len, rows))} tokens"
+            raise MemoryShortError(
+                f"a forward pass over {shape} needs more memory than there is",
+                "fewer tokens a pass (--batch-tokens), shorter rows (data prepare --seq-length), "
+                "a smaller dtype, or a device that holds them",
+            ) from error
+
+    def _run(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         lengths = [len(row) for row in rows]
         ids_BT = torch.zeros(len(rows), max(lengths), dtype=torch.long)
         for ids_T, row in zip(ids_BT, rows, strict=True):
@@ -67,7 +100,9 @@ class LayerCapture:
         device = next(self._model.parameters()).device
         with torch.inference_mode():
             self._model(input_ids=ids_BT.to(device), use_cache=False)
-        states_BTLD = torch.stack([self._caught[i] for i in self._layer_ids], dim=2)
+        # A verifier that is spread over GPUs has its layers' inputs on several of them.
+        caught = [self._caught[i] for i in self._layer_ids]
+        states_BTLD = torch.stack([states.to(caught[-1].device) for states in caught], dim=2)
         self._caught.clear()
         if not bool(torch.isfinite(torch.stack(torch.aminmax(states_BTLD))).all()):
             _raise_not_finite(states_BTLD, lengths, self._layer_ids)
@@ -83,6 +118,19 @@ class LayerCapture:
 def default_device() -> Literal["cpu", "cuda"]:
     """The GPU where there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def free_memory_bytes() -> int:
+    """Memory that the device at hand has left."""
+    if default_device() == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    return int(psutil.virtual_memory().available)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """A GPU's is torch's own class, a CPU's a RuntimeError of its allocator."""
+    is_own = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return is_own or "can't allocate memory" in str(error)
 
 
 def _find_decoder(

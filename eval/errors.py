@@ -41,3 +41,7 @@ class SwapRefusedError(EvalError):
 
 class VerifierError(EvalError):
     """The verifier's own states or answers cannot be had: it does not load, or overflows."""
+
+
+class MemoryShortError(VerifierError):
+    """One forward pass needs more memory than there is; fewer tokens may fit."""

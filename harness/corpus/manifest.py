@@ -38,7 +38,7 @@ _OWNED: dict[Stage, tuple[str, ...]] = {
         *("dropped.jsonl", "statistics.json", "statistics.html"),
     ),
     "vocab": ("vocab.safetensors", "vocab.json"),
-    "extract": ("tokens", "hidden_states"),
+    "extract": ("tokens", "hidden_states", "server.*", ".served"),
 }
 """What each stage may delete when it is told to overwrite; anything else is not ours."""
 

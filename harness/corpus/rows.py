@@ -13,7 +13,8 @@ from eval.agreement import spread
 from eval.errors import SpecError
 from eval.result import ALL
 from eval.sequences import Row, spans_of
-from harness.corpus.hidden_states import Corpus
+from harness.corpus.hidden_states import Corpus, state_name
+from harness.corpus.storage import decode
 
 
 def read_rows(corpus: Corpus, first: int = 0, seq_length: int | None = None) -> list[Row]:
@@ -35,7 +36,7 @@ def read_rows(corpus: Corpus, first: int = 0, seq_length: int | None = None) -> 
                 category=category,
                 token_ids=tuple(kept),
                 spans=spans_of(mask[:seq_length]),
-                load_states=_Loader(corpus.hidden_states_dir / f"hs_{index}.safetensors", kept),
+                load_states=_Loader(corpus.hidden_states_dir / state_name(index), kept),
             )
         )
     return rows
@@ -89,7 +90,7 @@ class _Loader:
                 f"those of other tokens",
                 "extract the corpus again",
             )
-        return found["hidden_states"][:num_tokens]
+        return decode(found)[:num_tokens]
 
 
 def _read_arrow(folder: Path) -> list[tuple[str, str, list[int], list[int]]]:

@@ -2,6 +2,7 @@
 
 import typer
 
+from harness.commands.data.check import check
 from harness.commands.data.extract import extract
 from harness.commands.data.prepare import prepare
 from harness.commands.data.prompts import prompts
@@ -13,5 +14,5 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="prompts -> conversations -> tokens -> hidden states",
 )
-for _command in (prompts, regenerate, prepare, extract):
+for _command in (prompts, regenerate, prepare, extract, check):
     app.command()(_command)

@@ -8,8 +8,8 @@ import typer
 from harness.commands.data.stage import Out, Overwrite, show_stage
 from harness.commands.options import AsJson, RequiredVerifier
 from harness.config.load import load_config
-from harness.corpus.hidden_states import ExtractConfig
-from harness.corpus.hidden_states import extract as extract_states
+from harness.corpus.extraction import extract as extract_states
+from harness.corpus.extractplan import ExtractConfig
 from harness.drafter.verifier import Verifier
 from harness.render import progress
 from harness.settings import load_settings, share_cores
@@ -21,10 +21,27 @@ def extract(
     verifier: RequiredVerifier,
     out: Out,
     aux_layers: Annotated[str | None, typer.Option(help="Layer ids, as in 2,15,27.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of the stored states (float32).")] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens per forward pass (CPU 512, GPU 16384).")
+    dtype: Annotated[
+        str | None, typer.Option(help="Of the stored states: float32, bfloat16, float16, fp8.")
     ] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Tokens per forward pass; by the free memory if not given.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="transformers, or vllm: started for it.")
+    ] = None,
+    device_map: Annotated[
+        str | None, typer.Option(help="transformers: auto spreads over GPUs (needs accelerate).")
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option(help="vllm: GPUs of one verifier (1).")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="vllm: run code of the verifier's folder.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Go on where it takes more than 20 GB or an hour.")
+    ] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -37,6 +54,10 @@ def extract(
         aux_layer_ids=aux_layers.split(",") if aux_layers else None,
         dtype=dtype,
         batch_tokens=batch_tokens,
+        backend=backend,
+        device_map=device_map,
+        tensor_parallel_size=tensor_parallel_size,
+        trust_remote_code=trust_remote_code or None,
     )
     with progress() as report:
         manifest = extract_states(
@@ -46,6 +67,7 @@ def extract(
             config,
             cache_dir=settings.cache_dir,
             overwrite=overwrite,
+            is_agreed=yes,
             progress=report,
         )
     show_stage(out, manifest, as_json)

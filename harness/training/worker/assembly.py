@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from datasets import load_from_disk
-from hs_connectors import FileTransfer
+from hs_connectors.transfer import FP8Transfer
 from speculators.losses import resolve_loss_config
 from speculators.models.eagle3 import Eagle3DraftModel
 from speculators.models.eagle3.data import shift_batch
@@ -112,10 +112,11 @@ def build_loaders(
         "max_consecutive_generation_failures", "num_workers", "prefetch_factor",
         "train_data_ratio", "seed",
     )  # fmt: skip
+    dtype = getattr(torch, values["hidden_states_dtype"])
     loaders: tuple[DataLoader[Any], DataLoader[Any]] = create_train_val_loaders(
         **{name: values[name] for name in names},
-        hidden_states_dtype=getattr(torch, values["hidden_states_dtype"]),
-        transfer=FileTransfer(job.hidden_states_dir),
+        hidden_states_dtype=dtype,
+        transfer=FP8Transfer(job.hidden_states_dir, dtype),  # reads unquantised files, too
         hidden_size=model.hidden_size,
         num_target_layers=len(job.aux_layer_ids),
         preprocess=shift_batch,

@@ -19,7 +19,9 @@ from transformers import AutoModel
 
 from eval.spec import ServerSpec
 from harness.config.train import TrainConfig
-from harness.corpus.hidden_states import Corpus, ExtractConfig, extract
+from harness.corpus.extraction import extract
+from harness.corpus.extractplan import ExtractConfig
+from harness.corpus.hidden_states import Corpus
 from harness.corpus.regeneration import RegenerateConfig, regenerate
 from harness.corpus.tokens import PrepareConfig, prepare, read_token_ids
 from harness.drafter.checks import check_drafter

@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 from hs_connectors import FileTransfer
+from hs_connectors.transfer import FP8Transfer
 from safetensors.torch import load_file, save_file
 from speculators.train.data import ArrowDataset, CollateFn
 from transformers import AutoModelForCausalLM
 
 from eval.errors import VerifierError
+from harness.corpus.check import check_corpus, repair_corpus
 from harness.corpus.conversations import CONVERSATIONS_NAME, Conversation, Turn
-from harness.corpus.hidden_states import Corpus, ExtractConfig, extract
+from harness.corpus.extraction import extract
+from harness.corpus.extractplan import ExtractConfig
+from harness.corpus.hidden_states import Corpus
 from harness.corpus.manifest import Manifest, Plan, finish_stage
+from harness.corpus.rows import read_rows
 from harness.corpus.tokens import PrepareConfig, prepare, read_token_ids
 from harness.digests import digest_files
 from harness.drafter.verifier import Verifier, verifier_digest
@@ -208,6 +213,87 @@ def test_a_changed_state_is_refused_by_file_and_stage(
         Corpus.load(tmp_path / "corpus")
 
 
+def damage(folder: Path) -> dict[int, str]:
+    """A fault of each kind among the states of a corpus; what should be found, by row."""
+    states = folder / "hidden_states"
+    (states / "hs_1.safetensors").unlink()
+    cut = states / "hs_4.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-100])
+    (states / "hs_7.safetensors").write_bytes((states / "hs_8.safetensors").read_bytes())
+    found = load_file(states / "hs_11.safetensors")
+    save_file({**found, "token_ids": found["token_ids"] ^ 1}, states / "hs_11.safetensors")
+    found = load_file(states / "hs_13.safetensors")
+    found["hidden_states"] = found["hidden_states"].half()
+    save_file(found, states / "hs_13.safetensors")
+    return {1: "missing", 4: "truncated", 7: "stale", 11: "stale", 13: "mismatched"}
+
+
+def test_a_check_by_headers_finds_every_damaged_file_and_repair_makes_just_those(
+    run: Callable[..., Manifest], verifier: Verifier, tmp_path: Path
+) -> None:
+    whole = run()
+    folder = tmp_path / "corpus"
+    kept = (folder / "manifest.json").read_bytes()
+    assert check_corpus(folder) == (whole, [])
+    expected = damage(folder)
+    (folder / "hidden_states" / "hs_24.safetensors").write_bytes(b"of a larger corpus")
+    _, findings = check_corpus(folder)
+    assert {f.row: f.kind for f in findings if f.row is not None} == expected
+    assert [f.name for f in findings if f.row is None] == ["hidden_states/hs_24.safetensors"]
+    untouched = folder / "hidden_states" / "hs_9.safetensors"
+    before = untouched.stat().st_mtime_ns
+    done = repair_corpus(folder, verifier, findings, progress=silent)
+    assert (done.num_files, done.is_same, done.digest) == (5, True, whole.digest)
+    assert untouched.stat().st_mtime_ns == before
+    assert check_corpus(folder, deep=True) == (whole, [])
+    assert (folder / "manifest.json").read_bytes() == kept
+
+
+def test_a_flipped_bit_is_found_deep_and_mended(
+    run: Callable[..., Manifest], verifier: Verifier, tmp_path: Path
+) -> None:
+    whole = run()
+    path = tmp_path / "corpus" / "hidden_states" / "hs_5.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-300] ^= 1
+    path.write_bytes(raw)
+    assert check_corpus(tmp_path / "corpus")[1] == []
+    _, findings = check_corpus(tmp_path / "corpus", deep=True)
+    assert [(f.row, f.kind) for f in findings] == [(5, "changed")]
+    assert repair_corpus(tmp_path / "corpus", verifier, findings, progress=silent).is_same
+    assert check_corpus(tmp_path / "corpus", deep=True) == (whole, [])
+
+
+def test_rows_that_were_changed_cannot_be_repaired_from_states(
+    run: Callable[..., Manifest], verifier: Verifier, tmp_path: Path
+) -> None:
+    run()
+    (tmp_path / "corpus" / "tokens" / "token_freq.pt").write_bytes(b"")
+    _, findings = check_corpus(tmp_path / "corpus")
+    assert [(f.name, f.kind) for f in findings] == [("tokens/token_freq.pt", "changed")]
+    with pytest.raises(ConfigError, match=r"token_freq\.pt is changed"):
+        repair_corpus(tmp_path / "corpus", verifier, findings, progress=silent)
+
+
+def test_states_in_fp8_are_read_by_the_trainer_and_by_replays(
+    run: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    full, small = run("full"), run("small", config=ExtractConfig(dtype="fp8", batch_tokens=64))
+    assert small.files.num_bytes < full.files.num_bytes / 2
+    assert check_corpus(tmp_path / "small")[1] == []
+    exact, rounded = (
+        read_rows(Corpus.load(tmp_path / name))[3].load_states() for name in ("full", "small")
+    )
+    assert rounded.dtype == torch.float32
+    difference = (rounded - exact).norm(dim=-1) / exact.norm(dim=-1)
+    assert 0 < difference.max() < 0.05
+    corpus = Corpus.load(tmp_path / "small")
+    transfer = FP8Transfer(corpus.hidden_states_dir, torch.float32)
+    sample = transfer.get_cached(3)
+    assert sample is not None
+    assert torch.equal(sample["hidden_states"], rounded)
+
+
 def test_changed_rows_are_refused(run: Callable[..., Manifest], tokens_dir: Path) -> None:
     (tokens_dir / "token_freq.pt").write_bytes(b"")
     with pytest.raises(CheckError, match=r"prepare: .*token_freq\.pt was changed"):
@@ -252,8 +338,8 @@ def test_a_verifier_that_overflows_is_refused(
 CHILD = """
 import sys, time
 from pathlib import Path
-from harness.corpus import hidden_states
-from harness.corpus.hidden_states import ExtractConfig, extract
+from harness.corpus.extraction import extract
+from harness.corpus.extractplan import ExtractConfig
 from harness.drafter.verifier import Verifier
 from harness.settings import load_settings
 tokens, verifier, out = sys.argv[1:]
