@@ -90,14 +90,8 @@ def regenerate(
     spec = None
     if config.endpoint is None:
         spec = server or config.build_server_spec(verifier.path)
-    plan = Plan(
-        stage="regenerate",
-        inputs={
-            "prompts": digest_prompts(prompts),
-            "verifier": verifier_digest(verifier, cache_dir),
-        },
-        config=config.plan(spec),
-    )
+    inputs = {"prompts": digest_prompts(prompts), "verifier": verifier_digest(verifier, cache_dir)}
+    plan = Plan(stage="regenerate", inputs=inputs, config=config.plan(spec))
     with hold_folder(out_dir):
         if finished := begin_stage(out_dir, plan, overwrite=overwrite):
             return Regenerated(manifest=finished, tokens_per_s=None)

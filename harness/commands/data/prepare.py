@@ -11,22 +11,25 @@ from harness.config.load import load_config
 from harness.corpus.tokens import PrepareConfig
 from harness.corpus.tokens import prepare as prepare_tokens
 from harness.drafter.verifier import Verifier
-from harness.render import progress
+from harness.render import progress, warn
 from harness.settings import load_settings
 
 
 def prepare(
     *,
-    conversations: Annotated[Path, typer.Option(help="Folder of `harness data regenerate`.")],
+    conversations: Annotated[
+        Path, typer.Option(help="Folder of `harness data regenerate`, or JSONL with answers.")
+    ],
     verifier: RequiredVerifier,
     out: Out,
     seq_length: Annotated[int | None, typer.Option(help="Tokens per row at most (2048).")] = None,
+    limit: Annotated[int | None, typer.Option(help="Conversations at most, by id.")] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Writes token ids, a loss mask on the answers alone, and token counts."""
+    """Writes token ids, a loss mask on the answers alone, token counts and statistics.html."""
     settings = load_settings()
-    config = load_config(PrepareConfig, None, seq_length=seq_length)
+    config = load_config(PrepareConfig, None, seq_length=seq_length, limit=limit)
     with progress() as report:
         manifest = prepare_tokens(
             conversations,
@@ -37,4 +40,6 @@ def prepare(
             overwrite=overwrite,
             progress=report,
         )
+    if num_dropped := manifest.counts.get("dropped_conversations", 0):
+        warn(f"{num_dropped} conversations give no row: {out / 'dropped.jsonl'}")
     show_stage(out, manifest, as_json)

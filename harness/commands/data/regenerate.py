@@ -14,6 +14,22 @@ from harness.drafter.verifier import Verifier
 from harness.render import progress, warn
 from harness.settings import load_settings
 
+_Config = Annotated[
+    Path | None, typer.Option(help="YAML with any of these and more; flags win over it.")
+]
+_MaxTokens = Annotated[int | None, typer.Option(help="New tokens per answer at most (64).")]
+_Concurrency = Annotated[int | None, typer.Option(help="Requests under way at once (32).")]
+_Endpoint = Annotated[
+    str | None, typer.Option(help="A vLLM that runs already, as in http://host:8000.")
+]
+_ServedModel = Annotated[str | None, typer.Option(help="The verifier's name there.")]
+_Exclude = Annotated[Path | None, typer.Option(help="Evaluation prompts: shared ones are refused.")]
+_Dtype = Annotated[str | None, typer.Option(help="float32 on CPU, the verifier's own on a GPU.")]
+_MaxModelLen = Annotated[int | None, typer.Option(help="Prompt and answer tokens at most.")]
+_Gpus = Annotated[int | None, typer.Option(help="GPUs per verifier (1).")]
+_Port = Annotated[int | None, typer.Option(help="Of the server; a free one if left out.")]
+_Set = Annotated[list[str] | None, typer.Option("--set", help="A key of the YAML: top_p=0.95.")]
+
 
 def regenerate(
     *,
@@ -22,36 +38,17 @@ def regenerate(
     ],
     verifier: RequiredVerifier,
     out: Out,
-    config: Annotated[
-        Path | None, typer.Option(help="YAML with any of these and more; flags win over it.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="New tokens per answer at most (64).")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0, the default: the likeliest token each time.")
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Requests under way at once (32).")
-    ] = None,
-    endpoint: Annotated[
-        str | None, typer.Option(help="A vLLM that runs already, as in http://host:8000.")
-    ] = None,
-    served_model: Annotated[str | None, typer.Option(help="The verifier's name there.")] = None,
-    exclude: Annotated[
-        Path | None, typer.Option(help="Evaluation prompts: shared ones are refused.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32 on CPU, the verifier's own on a GPU.")
-    ] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option(help="Prompt and answer tokens at most.")
-    ] = None,
-    tensor_parallel_size: Annotated[int | None, typer.Option(help="GPUs per verifier (1).")] = None,
-    port: Annotated[int | None, typer.Option(help="Of the server; a free one if left out.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="A key of the YAML: top_p=0.95.")
-    ] = None,
+    config: _Config = None,
+    max_tokens: _MaxTokens = None,
+    concurrency: _Concurrency = None,
+    endpoint: _Endpoint = None,
+    served_model: _ServedModel = None,
+    exclude: _Exclude = None,
+    dtype: _Dtype = None,
+    max_model_len: _MaxModelLen = None,
+    tensor_parallel_size: _Gpus = None,
+    port: _Port = None,
+    overrides: _Set = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -62,7 +59,6 @@ def regenerate(
         config,
         overrides or (),
         max_tokens=max_tokens,
-        temperature=temperature,
         concurrency=concurrency,
         endpoint=endpoint,
         served_model=served_model,

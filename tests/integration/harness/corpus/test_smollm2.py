@@ -7,9 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from harness.config.regenerate import RegenerateConfig
 from harness.corpus.conversations import Conversation, load_conversations
-from harness.corpus.regeneration import RegenerateConfig, regenerate
-from harness.corpus.tokens import PrepareConfig, build_rows, prepare
+from harness.corpus.regeneration import regenerate
+from harness.corpus.tokens import PrepareConfig, prepare
+from harness.corpus.trainrows import build_rows
 from harness.drafter.verifier import Verifier
 from harness.settings import load_settings
 
