@@ -1,5 +1,6 @@
 """MLflow's failures in our words: retried while they can pass, then raised as TrackingError."""
 
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ _RACES = ("UNIQUE constraint failed: datasets.", "dataset_pk")
 """Two processes log one data set: MLflow looks for its row, then inserts it. The loser finds it the
 next time. In the words of SQLite and of PostgreSQL."""
 
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints tracebacks
 
 
@@ -55,9 +58,13 @@ def translated(function: Callable[P, T]) -> Callable[P, T]:
                     "installed",
                     f"pip install {error.name}, or unset MLFLOW_TRACKING_URI",
                 ) from error
-            except PermissionError as error:
+            except OSError as error:
+                if error.errno not in _REFUSED:
+                    raise
                 raise TrackingError(
-                    f"the MLflow store refused: {error}", "check the owner and mode of its folder"
+                    f"the MLflow store's files cannot be written: {error}",
+                    "check the owner and mode of its artifacts, and whether their disk is mounted "
+                    "read-only; metrics and params are in the database and stay",
                 ) from error
         raise AssertionError
 
@@ -97,6 +104,12 @@ def _explained(error: MlflowException) -> TrackingError:
         return TrackingError(
             f"the MLflow store was made by another version of MLflow: {text}",
             "copy mlruns/mlflow.db first, then run: mlflow db upgrade <the store's address>",
+        )
+    if "error code 401" in text or "not authenticated" in text:
+        return TrackingError(
+            "the MLflow server asks for a login, and takes not the one that was given",
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or write them to "
+            "~/.mlflow/credentials",
         )
     if "disk is full" in text or "disk I/O error" in text:
         return TrackingError(f"the disk refused a write to the MLflow store: {text}", "free space")

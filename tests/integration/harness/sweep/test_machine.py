@@ -102,3 +102,39 @@ def test_a_trial_and_its_trainer_see_the_gpu_of_their_slot(
     finish(process)
     (trial,) = require_accounted(settings, "placed", 1)
     assert trial.facts["slot"] == "gpu7"
+
+
+@pytest.fixture
+def artifacts(settings: Settings) -> Iterator[Path]:
+    """The store's artifacts as a mount of their own, which can be made read-only."""
+    folder = settings.artifacts_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "--bind", str(folder), str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def remount(folder: Path, mode: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,bind,{mode}", str(folder)], check=True)
+
+
+def test_artifacts_that_become_read_only_fail_the_trial_alone_and_a_retry_ends_well(
+    settings: Settings, start: Sweep, artifacts: Path
+) -> None:
+    process = start("sealed", n_trials=2, max_failures=1)
+    second = settings.sweeps_dir / "sealed" / "trials" / "0001"
+    wait_for(second.is_dir, process, "the second trial")
+    remount(artifacts, "ro")
+    finish(process, 1)
+    remount(artifacts, "rw")
+    first, failed = trials_of(settings, "sealed")
+    assert (first.state, failed.state) == (TrialState.COMPLETE, TrialState.FAIL)
+    assert "read-only" in failed.facts["detail"].lower()
+    finish(run_harness(settings, "sweep", "retry", "sealed"))
+    finish(start("sealed", n_trials=2, max_failures=1))
+    trials = require_accounted(settings, "sealed", 3)
+    states = [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
+    assert [trial.state for trial in trials] == states
+    assert trials[0].values == first.values
