@@ -1,5 +1,6 @@
 """Tiers by folder: unit runs always, integration with --integration, browser with --browser."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -19,6 +20,8 @@ Set before torch is imported, here and in every child."""
 for _name, _value in _ONE_CORE.items():
     os.environ.setdefault(_name, _value)
 
+gc.disable()  # until all is imported: looking through torch and its like took 5 of 13 s
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     for tier in TIERS:
@@ -31,6 +34,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["BROWSER_PATH"] = "/nonexistent"
     # A shell that starts us in the background ignores SIGINT, and our children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
