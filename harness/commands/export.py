@@ -7,7 +7,7 @@ import typer
 
 from harness import render
 from harness.commands.loading import load_in_vllm
-from harness.commands.options import AsJson
+from harness.commands.options import AsJson, NoLoad, Reference, VerifierOfRun
 from harness.drafter.convert import Target
 from harness.settings import load_settings
 from harness.tracking.export import Export, Loaded, export_drafter
@@ -19,21 +19,17 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def main(
-    reference: Annotated[
-        str, typer.Argument(metavar="REF", help="PATH, run:<id>[@<epoch>], models:/... or hf:...")
-    ],
+    reference: Reference,
     *,
     out: Annotated[Path, typer.Option(help="The folder to make.")],
     to: Annotated[
         Target | None, typer.Option("--format", help="The format to write; as it is if not given.")
     ] = None,
-    verifier: Annotated[
-        str | None, typer.Option(help="The verifier; the training run's where not given.")
-    ] = None,
-    no_load: Annotated[
-        bool, typer.Option("--no-load", help="Do not load what was written in vLLM.")
+    verifier: VerifierOfRun = None,
+    no_load: NoLoad = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier export.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Writes config and weights with manifest and model card, and loads what it wrote in vLLM.

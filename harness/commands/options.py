@@ -18,6 +18,13 @@ Prompts = Annotated[
     str | None,
     typer.Option(help="JSONL file, package:<name>, hf:<org>/<set>, or a benchmark folder."),
 ]
+VerifierOfRun = Annotated[
+    str | None, typer.Option(help="The verifier; the training run's where not given.")
+]
+Reference = Annotated[
+    str, typer.Argument(metavar="REF", help="PATH, run:<id>[@<epoch>], models:/... or hf:...")
+]
+NoLoad = Annotated[bool, typer.Option("--no-load", help="Do not load in vLLM what was written.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 References = Annotated[
     list[str],

@@ -8,6 +8,7 @@ import typer
 
 from harness import render
 from harness.commands.loading import load_in_vllm
+from harness.commands.options import NoLoad, Reference, VerifierOfRun
 from harness.drafter.convert import Target
 from harness.drafter.hub import push_folder, require_hub
 from harness.settings import load_settings
@@ -19,21 +20,15 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def main(
-    reference: Annotated[
-        str, typer.Argument(metavar="REF", help="PATH, run:<id>[@<epoch>] or models:/...")
-    ],
+    reference: Reference,
     target: Annotated[str, typer.Argument(metavar="hf:<org>/<name>", help="The repository.")],
     *,
     to: Annotated[Target, typer.Option("--format", help="The format to write.")] = "speculators",
-    verifier: Annotated[
-        str | None, typer.Option(help="The verifier; the training run's where not given.")
-    ] = None,
+    verifier: VerifierOfRun = None,
     private: Annotated[
         bool, typer.Option("--private", help="Make the repository private, if it is made.")
     ] = False,
-    no_load: Annotated[
-        bool, typer.Option("--no-load", help="Do not load it in vLLM before it is uploaded.")
-    ] = False,
+    no_load: NoLoad = False,
 ) -> None:
     """Exports a drafter with its model card, and uploads that folder as one commit.
 

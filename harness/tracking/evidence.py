@@ -50,15 +50,16 @@ def find_joint_bench(
     )
     passed_over: list[str] = []
     for run in runs:
-        measured = run.tags.get(names.TAG_VERIFIER_DIGEST)
-        if verifier_digest and measured != verifier_digest:
+        verifier = run.tags.get(names.TAG_VERIFIER_DIGEST)
+        if verifier_digest and verifier != verifier_digest:
             passed_over.append(
                 f"{run.name} ({run.run_id}) ran another verifier: expected digest "
-                f"{verifier_digest[:12]}, found {str(measured)[:12]}"
+                f"{verifier_digest[:12]}, found {str(verifier)[:12]}"
             )
             continue
         result = measurements.read_bench_result(store, run.run_id)
-        missing = [c for c in checkpoints if not rows_of(result, c.digest)]
+        measured = {row.digest for row in measurements.ranked_rows(result)}
+        missing = [c for c in checkpoints if c.digest not in measured]
         if missing:
             passed_over.append(
                 f"{run.name} ({run.run_id}) has no result for the weights of "
@@ -77,16 +78,9 @@ def read_evidence(search: Search, digest: str, figure: Figure) -> Evidence | Non
     return Evidence(search.bench, search.result, row) if row else None
 
 
-def rows_of(result: BenchResult, digest: str) -> list[BenchRow]:
-    """Rows of some weights over all prompts at the lowest concurrency, one a K."""
-    lowest = min(result.spec.concurrency)
-    rows = result.pooled()
-    return [row for row in rows if row.digest == digest and row.concurrency == lowest]
-
-
 def best_row(result: BenchResult, digest: str, figure: Figure) -> BenchRow | None:
     """Of some weights the row at the K that ranks best; None where they were not measured."""
-    rows = rows_of(result, digest)
+    rows = [row for row in measurements.ranked_rows(result) if row.digest == digest]
     return max(rows, key=lambda row: rank(row, figure), default=None)
 
 

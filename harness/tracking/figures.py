@@ -6,6 +6,7 @@ from typing import Any
 from eval.page import ends, short_names
 from eval.result import ALL, BenchResult, BenchRow, Interval
 from harness.tracking import names
+from harness.tracking.measurements import best_row, ranked_rows
 from harness.tracking.records import Checkpoint
 from harness.tracking.run import HtmlFigure
 
@@ -20,7 +21,8 @@ _CURVES = {
 def bench_figures(result: BenchResult) -> dict[str, HtmlFigure]:
     """Acceptance by position and by category, speedup over concurrency; each drafter a colour."""
     shown = short_names(result.spec.arm_names)
-    best = _best_rows(result)
+    drafters = dict.fromkeys(row.drafter for row in ranked_rows(result))
+    best = {drafter: best_row(result, drafter) for drafter in drafters}
     lowest = min(result.spec.concurrency)
     by_category = [
         row
@@ -117,18 +119,6 @@ def _by_concurrency(
     figure.update_xaxes(title_text="requests at once", type="category")
     figure.update_yaxes(title_text="decode speedup")
     return _dressed(figure, "Decode speedup over requests at once, with intervals")
-
-
-def _best_rows(result: BenchResult) -> dict[str, BenchRow]:
-    """Of each drafter the row of its fastest K at the lowest concurrency."""
-    lowest = min(result.spec.concurrency)
-    best: dict[str, BenchRow] = {}
-    for row in result.pooled():
-        held = best.get(row.drafter)
-        is_faster = held is None or row.decode_speedup.value > held.decode_speedup.value
-        if row.concurrency == lowest and is_faster:
-            best[row.drafter] = row
-    return best
 
 
 def whiskers(figures: Sequence[Interval]) -> dict[str, Any]:

@@ -94,11 +94,15 @@ def read_bench_result(store: Store, run_id: str) -> BenchResult:
         ) from error
 
 
-def rows_of(result: BenchResult, drafter: str) -> tuple[BenchRow, ...]:
-    """A drafter's rows over all prompts at the lowest concurrency, one for each K."""
+def ranked_rows(result: BenchResult) -> tuple[BenchRow, ...]:
+    """What drafters are ranked by: over all prompts, at the lowest concurrency, one row a K."""
     lowest = min(result.spec.concurrency)
-    rows = result.pooled()
-    return tuple(row for row in rows if row.drafter == drafter and row.concurrency == lowest)
+    return tuple(row for row in result.pooled() if row.concurrency == lowest)
+
+
+def rows_of(result: BenchResult, drafter: str) -> tuple[BenchRow, ...]:
+    """Those of one drafter."""
+    return tuple(row for row in ranked_rows(result) if row.drafter == drafter)
 
 
 def best_row(result: BenchResult, drafter: str) -> BenchRow:
