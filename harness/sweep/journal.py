@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 from optuna.exceptions import StorageInternalError
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
@@ -40,27 +39,32 @@ class _ProcessLock:
         self._lock.release()
 
 
-def _patient(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
+class _Delegate:
+    """Holds the storage that the calls go to."""
+
+    def __init__(self, storage: BaseStorage) -> None:
+        self.storage = storage
+
+
+def _patient(name: str) -> Callable[..., Any]:
+    def call(delegate: _Delegate, *args: Any, **kwargs: Any) -> Any:
         deadline = time.monotonic() + _AWAY_S
         while True:
             try:
-                return method(*args, **kwargs)
+                return getattr(delegate.storage, name)(*args, **kwargs)
             except (OperationalError, StorageInternalError) as error:
                 if not _is_away(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)
 
-    return guarded
+    return call
 
 
-PatientStorage: Callable[..., BaseStorage] = type(
-    "PatientStorage",
-    (RDBStorage,),
-    {name: _patient(getattr(RDBStorage, name)) for name in BaseStorage.__abstractmethods__},
+_CALLS = [name for name, value in vars(BaseStorage).items() if callable(value) and name[0] != "_"]
+PatientStorage: Callable[[BaseStorage], BaseStorage] = type(
+    "PatientStorage", (_Delegate, BaseStorage), {name: _patient(name) for name in _CALLS}
 )
-"""Optuna's storage in a database that may be restarted: each call waits until it answers.
+"""A storage in a database that may be restarted: each call waits until it answers.
 
 Optuna gives up at the first broken connection, and the coordinator with it. A call whose answer was
 lost is made again; what it wrote is a value that is then set to the same once more.
@@ -99,7 +103,7 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
     is_file = url.startswith("sqlite")
     options = {"connect_args": {"timeout": _SQLITE_WAIT_S}} if is_file else {"pool_pre_ping": True}
     try:
-        return PatientStorage(url, engine_kwargs=options)
+        return PatientStorage(get_storage(RDBStorage(url, engine_kwargs=options)))
     except (SQLAlchemyError, StorageInternalError, ImportError) as error:
         raise TrackingError(
             f"the sweep's storage does not open: {str(error).splitlines()[0]}",
