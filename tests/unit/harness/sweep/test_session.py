@@ -4,8 +4,9 @@ import pytest
 import yaml
 from fakes.sweep_world import make_config
 
+from harness.config.load import dump_yaml
 from harness.errors import ConfigError
-from harness.settings import load_settings
+from harness.settings import Settings, load_settings
 from harness.sweep.session import prepare
 
 
@@ -23,3 +24,27 @@ def test_trials_that_are_compared_by_their_replay_need_one(metric: str, tmp_path
     prepare(config.model_copy(update={"fixed": {"replay_tokens": 64}}), settings)
     other = make_config(train=config.train, objectives=[{"metric": "val_loss"}])
     assert prepare(other, settings).base.replay_tokens == 0
+
+
+def test_a_study_is_where_the_yaml_says_else_where_it_began_else_where_the_machine_says(
+    tmp_path: Path,
+) -> None:
+    base = {"verifier": "v", "corpus": "c", "head_dim": 8, "lr": 1e-3, "device": "cpu"}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(base))
+    config = make_config(train=str(tmp_path / "train.yaml"))
+    alone = load_settings(tmp_path)
+    shared = alone.model_copy(update={"sweep_storage": "postgresql://host/optuna"})
+
+    def storage(settings: Settings, **changes: object) -> str | None:
+        return prepare(config.model_copy(update=changes), settings).config.storage
+
+    assert storage(alone) is None
+    assert storage(shared) == "postgresql://host/optuna"
+    assert storage(shared, storage="sqlite:///x") == "sqlite:///x"
+    folder = alone.sweeps_dir / config.name
+    folder.mkdir(parents=True)
+    begun = prepare(config, shared).config
+    (folder / "sweep.yaml").write_text(dump_yaml(begun))
+    assert storage(alone) == "postgresql://host/optuna", "it goes on where it was begun"
+    (folder / "sweep.yaml").write_text(dump_yaml(config))
+    assert storage(shared) is None
