@@ -1,4 +1,7 @@
-"""Figures with their intervals on one axis as inline SVG: what is off the dashed line is clear."""
+"""Figures with their intervals on one axis as inline SVG: what is off the dashed line is clear.
+
+So narrow that a phone shows all of it; each label stands above its line.
+"""
 
 from collections.abc import Sequence
 from html import escape
@@ -7,8 +10,8 @@ from typing import NamedTuple
 from eval.page import ends
 from eval.result import Interval
 
-_WIDTH, _LEFT, _RIGHT, _ROW = 900, 300, 880, 30
-_LABEL_CHARACTERS = 38
+_WIDTH, _LEFT, _RIGHT, _ROW = 480, 24, 456, 42
+_LABEL_CHARACTERS = 54
 _LEAST_APART = 0.08
 """Of the axis: ticks nearer than that would be written over one another."""
 
@@ -53,16 +56,16 @@ def interval_chart(
         for at in ticks
     ]
     for index, mark in enumerate(marks):
-        y = 25 + _ROW * index
+        y = 34 + _ROW * index
         start, value, end = (x(at) for at in ends(mark.interval))
         drawn.append(
-            f'<text x="{_LEFT - 10}" y="{y + 5}" text-anchor="end">{escape(_short(mark.label))}'
-            f'</text><line class="mark" x1="{start:.1f}" y1="{y}" x2="{end:.1f}" y2="{y}" '
+            f'<text x="0" y="{y - 12}">{escape(_short(mark.label))}</text>'
+            f'<line class="mark" x1="{start:.1f}" y1="{y}" x2="{end:.1f}" y2="{y}" '
             f'stroke-width="3"/><circle class="dot" cx="{value:.1f}" cy="{y}" r="6"/>'
         )
     return (
-        f'<div class="wide"><svg viewBox="0 0 {_WIDTH} {height}" font-size="13" role="img" '
-        f'aria-label="{escape(title)}">{"".join(drawn)}</svg></div>'
+        f'<svg class="slim" viewBox="0 0 {_WIDTH} {height}" font-size="14" role="img" '
+        f'aria-label="{escape(title)}">{"".join(drawn)}</svg>'
         f"<p><small>{escape(note)}</small></p>"
     )
 

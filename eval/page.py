@@ -26,9 +26,12 @@ td { overflow-wrap: anywhere; min-width: 5.5rem } td.n, th.n { min-width: 1rem }
 .flag { background: var(--flag); padding: .2rem .6rem; border-left: 4px solid var(--edge);
   display: inline-block }
 svg { width: 100%; height: auto } svg text { fill: currentColor } .grid { stroke: var(--line) }
+.slim { max-width: 36rem } .slim text { paint-order: stroke; stroke: var(--paper);
+  stroke-width: 4px }
 .null { stroke: var(--soft); stroke-dasharray: 4 3 } .mark { stroke: var(--mark) }
 .dot { fill: var(--mark) } dt { font-weight: 600 } small, .soft { color: var(--soft) }
-@media (max-width: 40rem) { body { font-size: 15px; margin: 1rem auto } h1 { font-size: 1.3rem } }
+@media (max-width: 40rem) { body { font-size: 15px; margin: 1rem auto } h1 { font-size: 1.3rem }
+  th, td { padding: .25rem .3rem; font-size: .8rem } td { min-width: 3.6rem } }
 @media print { :root { --ink: #000; --paper: #fff; --line: #bbb; --soft: #444; --mark: #0b62a8;
   --flag: #fff; --said: #e6f2fb } body { max-width: none; margin: 0; font-size: 11pt }
   .wide { overflow: visible } .wide svg { min-width: 0 } tr, svg, figure { break-inside: avoid }
