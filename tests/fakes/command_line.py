@@ -28,11 +28,13 @@ def run_harness(
     )
 
 
-def start_python(root: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start_python(
+    root: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> "subprocess.Popen[str]":
     """Starts Python with these arguments; output is piped."""
     return subprocess.Popen(
         [sys.executable, *arguments],
-        env=environment_of(root),
+        env=environment or environment_of(root),
         cwd=root,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
