@@ -12,7 +12,7 @@ from eval.counters import count_answers, parse_counters, require_agreement
 from eval.environment import ForeignLoad
 from eval.errors import MeasurementError, RequestError, SwapRefusedError
 from eval.files import write_atomic
-from eval.hotswap import SWAP_ARGS, SWAP_ENV, swap_drafter
+from eval.hotswap import DEV_MODE, SWAP_ARGS, swap_drafter
 from eval.plan import BASELINE_ARM, Arm
 from eval.records import EngineRecord, SwapRecord
 from eval.server import DYING_S, VllmServer
@@ -186,7 +186,7 @@ class Engine:
         spec = self._spec.server
         env, extra = dict(spec.env), [*spec.extra_args]
         if self._is_swapping:
-            env |= SWAP_ENV
+            env |= DEV_MODE
             extra += SWAP_ARGS
         spec = spec.model_copy(update={"env": env, "extra_args": tuple(extra)})
         report = self._on_wait

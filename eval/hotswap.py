@@ -11,7 +11,7 @@ from eval.server import VllmServer
 from eval.spec import DrafterSpec, Frozen
 
 SWAP_ARGS = ("--worker-extension-cls", "eval.swap.DrafterSwap")
-SWAP_ENV = {"VLLM_SERVER_DEV_MODE": "1"}
+DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
 """Opens `/collective_rpc`, which is remote control without a password: the server is bound to
 127.0.0.1 for that reason."""
 
@@ -34,7 +34,7 @@ def swap_drafter(
     """Changes the drafter of an idle server in place.
 
     Args:
-        server: Started with `SWAP_ARGS` and `SWAP_ENV`.
+        server: Started with `SWAP_ARGS` and `DEV_MODE`.
         started_with: The drafter that the server was started with; its architecture holds.
         drafter: The one to serve from now on.
 

@@ -50,14 +50,20 @@ def plan(flags: argparse.Namespace) -> list[Step]:
         folder = str(flags.work / f"padded-{depth}")
         pad = ("verifier", "pad", plain, "--layers", str(depth), "--out", folder)
         steps.append(Step(f"pad-{depth}", pad, 10))
-        steps.append(_bench(f"depth-{depth}", folder, *one, "--k", "3", "--concurrency", "1,8"))
+        measured = (folder, *one, "--k", "3", "--concurrency", "1,8")
+        steps.append(_bench(f"depth-{depth}", *measured))
+        if depth == DEPTHS[0]:
+            # The engines of the step before, asked once more: its measurement is taken as it is.
+            steps.append(_bench("profile", *measured, "--profile"))
     other = '["--gpu-memory-utilization", "0.4", "--attention-backend", "TRITON_ATTN"]'
     steps.append(_bench("triton", plain, *one, "--k", "3", "--concurrency", "1,8",
                         "--set", f"server.extra_args={other}"))  # fmt: skip
     steps.append(_bench("swap", plain, *all_drafters, "--k", "3", "--swap-check", "2"))
     steps.append(_bench("k", plain, *one, "--k", "1,2,5", "--concurrency", "1,8"))
-    steps.append(_bench("load", plain, *one, "--k", "3", "--concurrency", "32,128",
-                        "--set", "num_prompts=128", "--set", "block_size=128"))  # fmt: skip
+    steps.append(_bench("load", plain, *one, "--k", "3", "--concurrency", "1,8,32,128",
+                        "--set", "num_prompts=128", "--set", "block_size=128",
+                        "--profile"))  # fmt: skip
+    steps.append(_bench("tune", plain, *one, "--k", "3", "--concurrency", "1,8", "--tune"))
     steps.append(_bench("ceiling", plain, "--ceiling", "--k", "3"))
     return steps
 
@@ -106,7 +112,19 @@ def summarise(work: Path) -> dict[str, Any]:
     found = {path.stem: json.loads(path.read_text()) for path in sorted(work.glob("*.json"))}
     benches = {name: document for name, document in found.items() if "results" in document}
     summary = {name: _figures(document) for name, document in benches.items()}
-    return {"machine": _machine(), "measurements": summary, "depths": _depths(benches)}
+    beside = {name: _beside(work, name) for name in ("profile", "tuning")}
+    return {
+        "machine": _machine(), "measurements": summary, "depths": _depths(benches), **beside,
+    }  # fmt: skip
+
+
+def _beside(work: Path, name: str) -> list[dict[str, Any]]:
+    """Documents of this name beside measurements, each with the verifier that it is of."""
+    found = []
+    for path in sorted(work.glob(f"mlruns/bench/*/{name}.json")):
+        spec = json.loads(path.with_name("result.json").read_text())["spec"]
+        found.append({"verifier": spec["server"]["verifier"], **json.loads(path.read_text())})
+    return found
 
 
 def _figures(document: dict[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from eval.spec import ServerOptions
 from eval.tuning import REPEATED, Trial, Tuning, settings_for, tune
 from harness.commands.benching import BenchRun, bench_drafters
 from harness.config.bench import BenchConfig
+from harness.digests import write_atomic
 from harness.errors import ConfigError
 from harness.render import interval_text, show_table, show_text, warn
 from harness.settings import Settings
+from harness.tracking import names
 from harness.tracking.store import Store
 
-ARTIFACT_TUNING = "tuning.json"
+TUNING_NAME = "tuning.json"
 _TAG_TUNING = "bench.tuning"
 
 
@@ -59,7 +61,9 @@ def bench_tuned(
     done = bench_drafters(
         config.model_copy(update={"server": found.options}), settings, store, progress
     )
-    store.attach_run(done.run_id).log_text(ARTIFACT_TUNING, found.model_dump_json(indent=1))
+    path = done.out_dir / TUNING_NAME
+    write_atomic(path, found.model_dump_json(indent=1))
+    store.attach_run(done.run_id).log_file(path, names.KIND_BENCH)
     return done, found
 
 
