@@ -29,6 +29,8 @@ def roll_back(
 ) -> Decision:
     """Makes an earlier champion champion again, after its files were hashed again.
 
+    One that was killed before and is asked for again is ended, not followed by a second one.
+
     Args:
         model: The registered model.
         settings: Where the log is.
@@ -42,7 +44,9 @@ def roll_back(
         CheckError: Its files are gone or were changed.
     """
     registry.require_model_name(model)
-    registry.recover(store, settings)
+    ended = registry.recover(store, settings)
+    if ended and _is_done(ended, model, to):
+        return ended
     log = DecisionLog(settings.mlruns_dir)
     now = registry.require_alias_as_logged(store, log, model)
     decisions = log.read()
@@ -85,6 +89,12 @@ def settle(model: str, settings: Settings, store: Store, *, is_by_alias: bool) -
     if target is not None:
         draft = _with_weights(draft, target, decisions, settings, store)
     return registry.move_champion(store, settings, _with_previous(draft, decisions))
+
+
+def _is_done(ended: Decision, model: str, to: int | None) -> bool:
+    """Whether a rollback that was killed, and ended just now, is the one that is asked for."""
+    is_asked = to is None or to == ended.to_version
+    return (ended.model, ended.action) == (model, "rolled_back") and is_asked
 
 
 def _with_previous(draft: Decision, decisions: Sequence[Decision]) -> Decision:

@@ -10,7 +10,7 @@ from harness.settings import Settings
 from harness.tracking import history, names
 from harness.tracking.audit import Check, check_registry, delete_version
 from harness.tracking.deciding import approve
-from harness.tracking.decisions import DecisionLog
+from harness.tracking.decisions import Decision, DecisionLog
 from harness.tracking.promotion import promote
 from harness.tracking.rollback import roll_back, settle
 
@@ -56,6 +56,48 @@ def test_a_rollback_goes_to_the_champion_before_and_says_so(
         roll_back("tiny", settings, store)
     promote([f"models:/{models[1]}"], "tiny", POLICY, settings, store)
     assert store.registry.aliases("tiny") == {"champion": 2, "previous": 1}
+
+
+class KilledError(BaseException):
+    """What SIGKILL looks like from inside."""
+
+
+def kill_at_the_end(monkeypatch: pytest.MonkeyPatch, action: str) -> None:
+    append = DecisionLog.append
+
+    def killed(log: DecisionLog, draft: Decision) -> Decision:
+        if draft.action == action:
+            raise KilledError
+        return append(log, draft)
+
+    monkeypatch.setattr(DecisionLog, "append", killed)
+
+
+def test_a_rollback_that_was_killed_is_ended_by_the_same_command_and_goes_back_once(
+    store: MemoryStore, settings: Settings, models: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote([f"models:/{models[0]}"], "tiny", POLICY, settings, store)
+    with monkeypatch.context() as patch:
+        kill_at_the_end(patch, "rolled_back")
+        with pytest.raises(KilledError):
+            roll_back("tiny", settings, store)
+    done = roll_back("tiny", settings, store)
+    assert (done.action, done.to_version) == ("rolled_back", 2)
+    assert store.registry.aliases("tiny") == {"champion": 2, "previous": 1}
+    assert failures(check_registry(settings, store)) == {}
+
+
+def test_a_promotion_that_was_killed_is_ended_by_the_same_command(
+    store: MemoryStore, settings: Settings, models: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = ([f"models:/{models[0]}"], "tiny", POLICY, settings, store)
+    with monkeypatch.context() as patch:
+        kill_at_the_end(patch, "promoted")
+        with pytest.raises(KilledError):
+            promote(*again)
+    assert promote(*again).action == "champion already"
+    assert DecisionLog(settings.mlruns_dir).read()[-1].action == "promoted"
+    assert failures(check_registry(settings, store)) == {}
 
 
 def test_only_a_former_champion_is_rolled_back_to(
