@@ -33,8 +33,8 @@ class StepProfile(Frozen):
     step_ms: float
     """From the start of a step to the next one's."""
     cpu_ms: Mapping[str, float]
-    """What the worker's process spends in each part. Parts inside others are told twice: `verify` is
-    in `step`, `sample` and `draft` are in `after`."""
+    """What the worker's process spends in each part. Parts inside others are told twice: `verify`
+    is in `step`, `sample` and `draft` are in `after`."""
     gpu_ms: Mapping[str, float]
     """The same on the GPU; empty on a CPU."""
 

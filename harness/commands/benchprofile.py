@@ -40,8 +40,8 @@ def show_profile(found: Profile) -> None:
         ],
     )  # fmt: skip
     show_text(
-        "whole: to the start of the next step; outside: scheduling, sending, waiting. The clock costs "
-        "time of its own: these figures explain, they are no measurement"
+        "whole: to the start of the next step; outside: scheduling, sending, waiting. The clock "
+        "costs time of its own: these figures explain, they are no measurement"
     )
 
 
