@@ -19,16 +19,6 @@ from harness.training.freeing import free_checkpoints, plan_freeing
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(root_dir=tmp_path, tracking_uri="memory:", cache_dir=tmp_path / "cache")
-
-
-@pytest.fixture
-def store(settings: Settings) -> MemoryStore:
-    return MemoryStore(settings.root_dir)
-
-
-@pytest.fixture
 def run_id(store: MemoryStore, settings: Settings) -> str:
     """Three checkpoints: the second is the best, the third the last."""
     run_id, _ = train(store, settings)

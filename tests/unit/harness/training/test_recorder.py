@@ -30,11 +30,6 @@ def step(number: int, seconds: float = 0.5) -> Step:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> MemoryStore:
-    return MemoryStore(tmp_path)
-
-
-@pytest.fixture
 def run(store: MemoryStore) -> Run:
     return store.start_run(names.KIND_TRAIN, "train", experiment=names.EXPERIMENT_TRAIN)
 

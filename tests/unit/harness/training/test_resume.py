@@ -1,10 +1,8 @@
-from pathlib import Path
-
 import pytest
 from fakes.memory_store import MemoryStore
 
 from harness.errors import ConfigError
-from harness.settings import Settings, load_settings
+from harness.settings import Settings
 from harness.tracking import names
 from harness.tracking.records import RunStatus
 from harness.training.resume import (
@@ -15,16 +13,6 @@ from harness.training.resume import (
 )
 
 PRINT = "f" * 64
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return load_settings(tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> MemoryStore:
-    return MemoryStore(tmp_path)
 
 
 def start(
