@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness import render
 from harness.commands.options import AsJson
+from harness.commands.preflight import check_step
 from harness.errors import HarnessError
 from harness.settings import Settings, load_settings
 from harness.tracking.audit import Check
 from harness.tracking.health import check_machine, check_store
+from harness.tracking.preflight import check_clock, check_gpus, check_versions
 from harness.tracking.reaping import OpenRun, open_runs, reap
 from harness.tracking.security import check_security
 from harness.tracking.store import open_store
@@ -29,14 +32,25 @@ def main(
     is_security: Annotated[
         bool, typer.Option("--security", help="List instead what is open, and to whom.")
     ] = False,
+    step: Annotated[
+        Path | None,
+        typer.Option("--for", metavar="YAML", help="What a training or bench needs of it, too."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Checks this machine and the store; exit code 3 when something must be mended."""
+    """Checks this machine and the store; exit code 3 when something must be mended.
+
+    Example: harness doctor --for experiments/smollm2-135m/train.yaml
+    """
     settings = load_settings()
     if is_security:
         _end(check_security(settings), (), as_json=as_json, do_reap=False)
         return
-    checks = check_machine(settings)
+    checks = [*check_machine(settings), *check_gpus(), check_versions()]
+    checks.append(check_clock(settings.mlruns_dir))
+    if step is not None:
+        known = {check.name for check in checks}
+        checks += [check for check in check_step(step, settings) if check.name not in known]
     more, runs = _look_into_store(settings, do_reap=do_reap)
     checks += more
     _end(checks, runs, as_json=as_json, do_reap=do_reap)

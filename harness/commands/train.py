@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from harness.commands.options import AsJson, OptionalVerifier
+from harness.commands.preflight import begin
 from harness.config.load import load_config
 from harness.config.train import TrainConfig
 from harness.errors import ConfigError
@@ -15,6 +16,7 @@ from harness.tracking import names
 from harness.tracking.store import open_store
 from harness.training.dryrun import describe_training, find_stand_in
 from harness.training.plan import build_plan
+from harness.training.preflight import check_training
 from harness.training.resume import CONFIG_NAME, run_folder
 from harness.training.run import TrainRun, run_smoke, run_training
 
@@ -75,6 +77,7 @@ def train(
         for title, facts in describe_training(resolved, settings, find_stand_in(config)):
             show_facts(title, facts)
         return
+    begin("training", check_training(resolved, settings))
     store = open_store(settings)
     with progress() as report:
         if smoke:

@@ -1,15 +1,12 @@
 """Where trials run on this machine: one slot a GPU, or a share of the cores."""
 
 import os
-import shutil
-import subprocess
 
 from harness.config.load import Frozen
+from harness.drafter.gpus import read_gpus
 from harness.errors import ConfigError
-from harness.settings import child_environment, visible_gpus
+from harness.settings import visible_gpus
 
-_QUERY_TIMEOUT_S = 10.0
-_MIB = 1 << 20
 _BUSY_SHARE = 0.5
 """Of a GPU's memory that must be free for a trial to be started on it."""
 
@@ -51,30 +48,8 @@ def find_slots(workers: int | None, *, is_cpu: bool) -> tuple[Slot, ...]:
 
 def busy_reason(slot: Slot) -> str | None:
     """Why a trial should not be started on a GPU now; None when nothing speaks against it."""
-    memory = _memory(slot.gpu) if slot.gpu else None
-    if memory is None:
+    found = read_gpus(slot.gpu) if slot.gpu else ()
+    if not found or found[0].free_bytes >= _BUSY_SHARE * found[0].total_bytes:
         return None
-    free, total = memory
-    if free >= _BUSY_SHARE * total:
-        return None
-    return f"GPU {slot.gpu} has {free / 1e9:.1f} of {total / 1e9:.1f} GB free: another uses it"
-
-
-def _memory(gpu: str) -> tuple[int, int] | None:
-    """Free and whole memory of a GPU in bytes; None when nvidia-smi does not say."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    query = ["--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--id={gpu}", *query],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_QUERY_TIMEOUT_S,
-            env=child_environment(),
-        )
-        free, total = (int(part) * _MIB for part in done.stdout.split(","))
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-    return free, total
+    free, total = found[0].free_bytes / 1e9, found[0].total_bytes / 1e9
+    return f"GPU {slot.gpu} has {free:.1f} of {total:.1f} GB free: another uses it"

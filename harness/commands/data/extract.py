@@ -7,9 +7,11 @@ import typer
 
 from harness.commands.data.stage import Out, Overwrite, show_stage
 from harness.commands.options import AsJson, RequiredVerifier
+from harness.commands.preflight import begin, check_extract
 from harness.config.load import load_config
 from harness.corpus.extraction import extract as extract_states
 from harness.corpus.extractplan import ExtractConfig
+from harness.corpus.manifest import MANIFEST_NAME
 from harness.drafter.verifier import Verifier
 from harness.render import progress
 from harness.settings import load_settings, share_cores
@@ -59,10 +61,13 @@ def extract(
         tensor_parallel_size=tensor_parallel_size,
         trust_remote_code=trust_remote_code or None,
     )
+    loaded = Verifier.load(verifier, settings)
+    if not (out / MANIFEST_NAME).is_file() or overwrite:
+        begin("extract", check_extract(tokens, loaded, out, config))
     with progress() as report:
         manifest = extract_states(
             tokens,
-            Verifier.load(verifier, settings),
+            loaded,
             out,
             config,
             cache_dir=settings.cache_dir,

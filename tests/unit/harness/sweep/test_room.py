@@ -20,7 +20,8 @@ POINT = Point(train=BASE, k=3)
 def write_nvidia_smi(folder: Path, free_mib: Mapping[str, int], total_mib: int = 80_000) -> None:
     """A program of that name which knows these GPUs; unknown ones make it fail."""
     cases = "\n".join(
-        f'  --id={gpu}) echo "{free}, {total_mib}";;' for gpu, free in free_mib.items()
+        f'  --id={gpu}) echo "{gpu}, GPU-{gpu}, Test, {free}, {total_mib}";;'
+        for gpu, free in free_mib.items()
     )
     script = folder / "nvidia-smi"
     script.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}\n  *) exit 6;;\nesac\n')

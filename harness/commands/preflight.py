@@ -1,0 +1,114 @@
+"""Before what takes minutes or hours: checks of this machine against what it will need."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.device import detect_device, engine_bytes, resolve_server
+from eval.spec import ServerSpec
+from harness.config.bench import BenchConfig
+from harness.config.load import load_config, read_yaml
+from harness.config.train import TrainConfig
+from harness.corpus.extractplan import ExtractConfig
+from harness.corpus.manifest import load_manifest
+from harness.corpus.storage import estimate_bytes
+from harness.drafter.verifier import Verifier
+from harness.errors import ConfigError, HarnessError
+from harness.render import log, show_table, warn
+from harness.settings import Settings, visible_gpus
+from harness.tracking import preflight
+from harness.tracking.audit import Check
+from harness.training.preflight import check_training
+
+_INPUTS = {"verifier", "corpus", "drafter", "rows"}
+_MEMORY_FACTOR = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def begin(what: str, checks: Sequence[Check]) -> None:
+    """Says what is not green, and stops at what is red.
+
+    Inputs that are not there are left to the step itself, which says more of them.
+
+    Raises:
+        PrerequisiteError: Names each red check with its cure.
+    """
+    if any(check.state == "failed" and check.name in _INPUTS for check in checks):
+        return
+    wrong = [check for check in checks if check.state != "ok"]
+    if any(check.state == "failed" for check in wrong):
+        show(checks)
+    for check in wrong:
+        if check.state == "warning":
+            warn(f"{check.name}: {check.found}" + (f"; {check.fix}" if check.fix else ""))
+    preflight.require_green(checks, what)
+    log(f"{what}: {len(checks) - len(wrong)} of {len(checks)} checks of this machine are green")
+
+
+def show(checks: Sequence[Check]) -> None:
+    """The table of all of them."""
+    rows = [(check.state, check.name, check.found, check.fix) for check in checks]
+    show_table("this machine", ("state", "what", "found", "to mend it"), rows)
+
+
+def check_step(path: Path, settings: Settings) -> list[Check]:
+    """The checks of the step that a YAML describes, a training or a bench.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if "corpus" in read_yaml(path):
+        return check_training(load_config(TrainConfig, path), settings)
+    return check_bench(load_config(BenchConfig, path), settings)
+
+
+def check_bench(config: BenchConfig, settings: Settings) -> list[Check]:
+    """Verifier, GPUs and the memory of its engines."""
+    if config.verifier is None:
+        raise ConfigError("expected a verifier in the bench, found none", "put it into the YAML")
+    verifier, found = preflight.check_verifier(config.verifier, settings)
+    checks = [found, *preflight.check_gpus()]
+    if verifier is not None and detect_device() == "cpu":
+        spec = resolve_server(ServerSpec(verifier=verifier.path, **config.server.model_dump()))
+        checks.append(preflight.check_memory(2 * engine_bytes(spec), "cpu"))
+    elif verifier is not None:
+        checks.append(_check_num_gpus(config.server.tensor_parallel_size))
+    return [*checks, preflight.check_disk(settings.bench_dir, 1 << 28, "measurements")]
+
+
+def check_extract(
+    tokens_dir: Path, verifier: Verifier, out_dir: Path, config: ExtractConfig
+) -> list[Check]:
+    """Weights in memory, states on disk, the dtype, the GPUs, the packages, the clock."""
+    weights = sum(path.stat().st_size for path in verifier.path.glob("*.safetensors"))
+    stored = _MEMORY_FACTOR.get(verifier.dtype or "float32", 4)
+    needed = weights * _MEMORY_FACTOR.get(config.dtype, 2) // stored
+    device = "cuda" if visible_gpus() else "cpu"
+    dtype = {"fp8": "float32" if device == "cpu" else "bfloat16"}.get(config.dtype, config.dtype)
+    checks = [*preflight.check_gpus()]
+    if config.backend == "vllm" and device == "cuda":
+        checks.append(_check_num_gpus(config.tensor_parallel_size))
+    elif not config.device_map:
+        checks.append(preflight.check_memory(needed, "cuda" if device == "cuda" else "cpu"))
+    try:
+        counts = load_manifest(tokens_dir, "prepare").counts
+    except HarnessError as error:
+        text = error.message.splitlines()[0]
+        return [*checks, Check(name="rows", state="failed", found=text, fix=error.hint)]
+    num_states = len(config.aux_layer_ids or verifier.default_aux_layer_ids) + 1
+    lengths = [counts["tokens"] // counts["rows"]] * counts["rows"]
+    disk = estimate_bytes(lengths, num_states, verifier.hidden_size, config.dtype)
+    disk -= sum(p.stat().st_size for p in out_dir.glob("hidden_states/*.safetensors"))
+    return [
+        *checks,
+        preflight.check_disk(out_dir, max(0, disk), "hidden states"),
+        preflight.check_states_dtype(config.dtype, dtype, verifier),
+        preflight.check_versions(),
+        preflight.check_clock(out_dir),
+    ]
+
+
+def _check_num_gpus(wanted: int) -> Check:
+    found = len(visible_gpus())
+    is_enough = found >= wanted
+    fix = None if is_enough else "lower tensor_parallel_size, or show more in CUDA_VISIBLE_DEVICES"
+    text = f"{found} visible, {wanted} asked for"
+    return Check(name="GPUs", state="ok" if is_enough else "failed", found=text, fix=fix)

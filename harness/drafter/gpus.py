@@ -1,0 +1,96 @@
+"""NVIDIA GPUs as the driver tells of them: memory, and which processes hold it. Without torch."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from harness.config.load import Frozen
+from harness.settings import child_environment
+
+_QUERY_TIMEOUT_S = 10.0
+_MIB = 1 << 20
+_GPU = ("index", "uuid", "name", "memory.free", "memory.total")
+_PROCESS = ("gpu_uuid", "pid", "used_memory")
+
+
+class GpuHolder(Frozen):
+    """A process with memory on a GPU."""
+
+    pid: int
+    name: str
+    num_bytes: int
+
+
+class Gpu(Frozen):
+    """One GPU."""
+
+    index: str
+    uuid: str
+    name: str
+    free_bytes: int
+    total_bytes: int
+    holders: tuple[GpuHolder, ...] = ()
+
+
+def read_gpus(only: str | None = None) -> tuple[Gpu, ...]:
+    """The GPUs of this machine, or one of them; none where nvidia-smi does not say.
+
+    Args:
+        only: Index or UUID, as CUDA_VISIBLE_DEVICES names it.
+    """
+    select = (f"--id={only}",) if only else ()
+    rows = _ask(*select, "--query-gpu", _GPU)
+    processes = _ask(*select, "--query-compute-apps", _PROCESS) if rows else []
+    gpus = []
+    for index, uuid, name, free, total in rows:
+        held = [(int(pid), _mib(used)) for on, pid, used in processes if on == uuid]
+        holders = tuple(GpuHolder(pid=pid, name=_name(pid), num_bytes=used) for pid, used in held)
+        gpus.append(
+            Gpu(
+                index=index, uuid=uuid, name=name, free_bytes=_mib(free), total_bytes=_mib(total),
+                holders=tuple(h for h in holders if h.pid != os.getpid()),
+            )
+        )  # fmt: skip
+    return tuple(gpus)
+
+
+def _ask(*arguments: str | tuple[str, ...]) -> list[list[str]]:
+    """Rows of a query, the last argument naming its columns; none where it is not answered."""
+    *flags, columns = arguments
+    *select, query = map(str, flags)
+    if shutil.which("nvidia-smi") is None:
+        return []
+    try:
+        done = subprocess.run(
+            [
+                "nvidia-smi",
+                *select,
+                f"{query}={','.join(columns)}",
+                "--format=csv,noheader,nounits",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_QUERY_TIMEOUT_S,
+            env=child_environment(),
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines()]
+    return [row for row in rows if len(row) == len(columns)]
+
+
+def _mib(text: str) -> int:
+    """Bytes; 0 where the driver does not say, which it may of processes of another container."""
+    return int(text) * _MIB if text.isdigit() else 0
+
+
+def _name(pid: int) -> str:
+    """The program of a process; its id where that is hidden from us."""
+    try:
+        return Path(psutil.Process(pid).name()).name
+    except psutil.Error:
+        return f"process {pid}"
