@@ -10,6 +10,7 @@ import typer
 from typer._click import Context
 from typer.core import TyperGroup
 
+from harness.commands.benching import bench_drafters
 from harness.config.load import dump_yaml, load_config
 from harness.config.sweep import SweepConfig
 from harness.errors import ConfigError, WorkError
@@ -91,9 +92,6 @@ def run(
     overrides: _Set = None,
 ) -> None:
     """Runs a sweep, or goes on with the one of its name."""
-    # Late: it imports torch, seconds that the other commands need not wait for.
-    from harness.commands.benching import bench_drafters  # noqa: PLC0415
-
     settings = load_settings()
     resolved = load_config(
         SweepConfig,
