@@ -12,6 +12,7 @@
 # POSTGRES_OPTIONS    settings of the database at its creation, such as "fsync=off" for tests
 set -eu
 umask 077
+PATH=$PATH:/usr/sbin:/sbin
 home=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$home/.venv/bin/python}
 if [ "$(id -u)" = 0 ]; then default=/var/lib/drafter-harness; else default=${XDG_DATA_HOME:-$HOME/.local/share}/drafter-harness; fi
