@@ -1,11 +1,13 @@
 """One attempt of a training: the child runs, we listen, and decide nothing but when to stop."""
 
+import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.errors import TrackingError
 from harness.tracking.records import RunStatus
 from harness.training.messages import parse_message
 from harness.training.outcome import Outcome, judge
@@ -46,7 +48,11 @@ def supervise(
     """
     log_path = job_path.parent / LOG_NAME
     began = time.monotonic()
-    with Interrupts() as interrupts, WorkerProcess(job_path, log_path, environment) as worker:
+    with (
+        _kept_curves(recorder),
+        Interrupts() as interrupts,
+        WorkerProcess(job_path, log_path, environment) as worker,
+    ):
         meter = ResourceMeter(worker.pid)
         num_asked, next_sample, must_stop_by = 0, began, math.inf
         while (lines := worker.read_lines(0.0 if recorder.work() else _LISTEN_S)) is not None:
@@ -73,3 +79,16 @@ def supervise(
         outcome = judge(worker.wait(), recorder.ended, interrupts.count, log_path)
     recorder.log_summary(time.monotonic() - began)
     return Attempt(outcome, is_too_long=False)
+
+
+@contextlib.contextmanager
+def _kept_curves(recorder: Recorder) -> Iterator[None]:
+    """Writes what has gathered of an attempt that an error ends: it shows how it came to it."""
+    try:
+        yield
+    except TrackingError:
+        raise  # the store is away that would take them
+    except BaseException:
+        with contextlib.suppress(TrackingError):  # the first error is the one to tell
+            recorder.flush()
+        raise
