@@ -73,6 +73,8 @@ class Step(Frozen):
     step_s: float
     num_tokens: int
     """Tokens of the step without padding."""
+    fetch_s: float = 0.0
+    """Of step_s: waiting for the batch, until it is on the device."""
 
 
 class Estimate(Frozen):

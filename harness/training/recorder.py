@@ -84,6 +84,7 @@ class Recorder:
         self.last_saved_loss: float | None = None
         self.num_tokens = 0
         self.train_s = 0.0
+        self.fetch_s = 0.0
         self.checkpoint_bytes = 0
         self._run, self._store, self._plan = run, store, plan
         self._progress = progress
@@ -150,6 +151,7 @@ class Recorder:
         if self.train_s > 0:
             figures[names.METRIC_STEPS_PER_S] = len(self.losses) / self.train_s
             figures[names.METRIC_TOKENS_PER_S] = self.num_tokens / self.train_s
+            figures[names.METRIC_DATA_WAIT_SHARE] = self.fetch_s / self.train_s
         if self.checkpoint_bytes:
             figures[names.METRIC_CHECKPOINT_BYTES] = float(self.checkpoint_bytes)
         if self.ended and self.ended.peak_memory_bytes is not None:
@@ -178,6 +180,7 @@ class Recorder:
         self.losses.append(message.metrics["loss"])
         self.num_tokens += message.num_tokens
         self.train_s += message.step_s
+        self.fetch_s += message.fetch_s
         figures = {f"train/{key}": value for key, value in message.metrics.items()}
         figures |= {"train/lr": message.lr, "train/step_s": message.step_s}
         self._add(figures, done)

@@ -56,6 +56,7 @@ class Reporter(logging.Handler):
             metrics=finite_metrics(metrics),
             step_s=step_s,
             num_tokens=round(profile["tokens_per_s"] * step_s),
+            fetch_s=profile["fetch_ms"] / 1000,
         )
         self.say(message)
         self.step_times.append(step_s)

@@ -11,7 +11,7 @@ from harness.training.worker.reporter import DivergedError, RefusedError, Report
 def record(step: int, loss: float, **metrics: float) -> dict[str, Any]:
     return {
         "train": {"loss": loss, "error_records": 0.0, **metrics},
-        "profile": {"step_ms": 250.0 * (step + 1), "tokens_per_s": 400.0},
+        "profile": {"step_ms": 250.0 * (step + 1), "fetch_ms": 5.0, "tokens_per_s": 400.0},
         "epoch": 0,
         "lr": 1e-3,
         "global_step": step,
@@ -28,7 +28,7 @@ def test_a_training_record_becomes_a_step() -> None:
     message = parse_message(stream.getvalue())
     assert isinstance(message, Step)
     assert message.metrics == {"loss": 2.5, "full_acc_0": 0.5}
-    assert (message.step_s, message.num_tokens) == (0.25, 100)
+    assert (message.step_s, message.fetch_s, message.num_tokens) == (0.25, 0.005, 100)
 
 
 def test_a_rate_per_optimiser_counts_as_the_highest() -> None:
