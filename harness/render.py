@@ -77,6 +77,20 @@ def show_text(text: str, hanging: int | None = None) -> None:
     _out.print(text if hanging is None else _wrap(text, hanging), markup=False)
 
 
+def show_marked(pieces: Iterable[tuple[str, bool]]) -> None:
+    """Text on stdout, some of it marked: by colour on a terminal, by [[ and ]] elsewhere."""
+    marked = Text()
+    for text, is_marked in pieces:
+        plain = _plain(text)
+        if not is_marked:
+            marked.append(plain, style="dim")
+        elif _out.is_terminal:
+            marked.append(plain, style="bold green")
+        else:
+            marked.append(f"[[{plain}]]")
+    _out.print(marked)
+
+
 def _wrap(text: str, hanging: int) -> str:
     """Lines of at most 100 columns, broken at spaces only: paths and ids stay whole."""
     return "\n".join(

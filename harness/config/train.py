@@ -60,6 +60,11 @@ class TrainConfig(Frozen):
         default=None,
         description="Tokens the drafter can propose; else 32,000 or the verifier's if fewer.",
     )
+    draft_vocab: str | None = Field(
+        default=None,
+        description="Folder that `harness data vocab` wrote: which tokens those are; else the most "
+        "frequent of the corpus, or the parent's.",
+    )
     norm_before_residual: bool | None = Field(
         default=None, description="The residual is the normed hidden state; else true."
     )

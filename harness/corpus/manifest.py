@@ -37,7 +37,7 @@ _OWNED: dict[Stage, tuple[str, ...]] = {
         *("*.arrow", "dataset_info.json", "state.json", "token_freq.pt", ".partial"),
         *("dropped.jsonl", "statistics.json", "statistics.html"),
     ),
-    "vocab": ("vocab.safetensors", "vocab.json"),
+    "vocab": ("d2t.npy", "t2d.npy", "vocab.json"),
     "extract": ("tokens", "hidden_states", "server.*", ".served"),
 }
 """What each stage may delete when it is told to overwrite; anything else is not ours."""

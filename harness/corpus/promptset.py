@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from eval.progress import ProgressFn
 from eval.prompts import digest_prompts, load_prompts
@@ -72,7 +73,7 @@ def collect_prompts(
             "pilot": load_manifest(Path(config.pilot), "regenerate").digest if config.pilot else "",
             **{f"source {label}": _digest(found) for label, found in rows.items()},
         },
-        config=config.model_dump(mode="json", exclude={"verifier", "exclude", "pilot"}),
+        config=_plan_config(config),
     )
     with hold_folder(out_dir):
         if finished := begin_stage(out_dir, plan, overwrite=overwrite):
@@ -85,7 +86,11 @@ def collect_prompts(
         chosen, portions = mix(config, selection.kept, template)
         counts = _write(out_dir, chosen, portions, selection)
         files = digest_files(out_dir, (PROMPTS_NAME, DROPPED_NAME, MIXTURE_NAME))
-        origins = {"verifier": verifier.reference, "evaluation": ", ".join(config.exclude)}
+        origins = {
+            "verifier": verifier.reference,
+            "evaluation": ", ".join(config.exclude),
+            **{f"source {source.label}": source.source for source in config.sources},
+        }
         manifest = finish_stage(out_dir, plan, counts, files, origins)
     return PromptSet(manifest=manifest, portions=tuple(portions))
 
@@ -102,6 +107,17 @@ def resolve_prompts(path: Path) -> tuple[Prompt, ...]:
         return load_prompts(path)
     check_files(path, load_manifest(path, "prompts"), deep=True)
     return load_prompts(path / PROMPTS_NAME)
+
+
+def _plan_config(config: PromptsConfig) -> dict[str, Any]:
+    """What was asked for, without the places that sets lie in: their digests stand for them."""
+    places = {"verifier", "exclude", "pilot", "sources"}
+    planned = config.model_dump(mode="json", exclude=places, exclude_none=True)
+    planned["sources"] = {
+        source.label: source.model_dump(exclude={"source", "name"}, exclude_none=True)
+        for source in config.sources
+    }
+    return planned
 
 
 def _read(source: SourceConfig, progress: ProgressFn) -> list[Candidate | Dropped]:

@@ -2,11 +2,12 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import ipc
 
 from harness.corpus.statistics import RowFacts, Statistics, compute_statistics
 from harness.corpus.statpage import render_statistics
@@ -40,6 +41,24 @@ def write_rows(out_dir: Path, built: Built, cut: Cut, vocab_size: int) -> tuple[
         (partial / name).replace(out_dir / name)
     partial.rmdir()
     return names
+
+
+def read_rows(folder: Path) -> Iterator[KeptRow]:
+    """The rows of a prepared folder, in the order of the data set."""
+    for path in sorted(folder.glob("*.arrow")):
+        with pa.memory_map(str(path)) as source, ipc.open_stream(source) as reader:
+            for batch in reader:
+                names = set(batch.schema.names)
+                for index in range(len(batch)):
+                    category = (
+                        batch.column("category")[index].as_py() if "category" in names else ""
+                    )
+                    yield KeptRow(
+                        batch.column("id")[index].as_py(),
+                        category,
+                        batch.column("input_ids")[index].values.to_numpy().astype(np.int32),
+                        batch.column("loss_mask")[index].values.to_numpy().astype(np.int8),
+                    )
 
 
 def _compute(built: Built, cut: Cut, vocab_size: int) -> Statistics:

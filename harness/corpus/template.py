@@ -66,16 +66,6 @@ class ChatTemplate:
         return cls(tokenizer, _read_stop_ids(verifier.path, tokenizer))
 
     @property
-    def stop_ids(self) -> frozenset[int]:
-        """Tokens that end an answer: the tokenizer's and those of generation_config.json."""
-        return self._stop_ids
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """Every token that stands for itself and not for text."""
-        return self._stop_ids | frozenset(self._tokenizer.all_special_ids)
-
-    @property
     def num_tokens_per_turn(self) -> int:
         """Tokens that the template puts around a question, a default system prompt included."""
         word = "hello"
@@ -187,6 +177,13 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
             "check tokenizer.json and tokenizer_config.json; a tokenizer that is code needs "
             "trust_remote_code",
         ) from error
+
+
+def special_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
+    """Every token that stands for itself and not for text, those that end an answer included."""
+    added = tokenizer.added_tokens_decoder
+    marked = {number for number, token in added.items() if token.special}
+    return _read_stop_ids(folder, tokenizer) | marked | frozenset(tokenizer.all_special_ids)
 
 
 def _read_stop_ids(folder: Path, tokenizer: Any) -> frozenset[int]:

@@ -64,6 +64,8 @@ def prepare_parent(
     config: TrainConfig,
     out_dir: Path,
     token_freq_path: Path | None = None,
+    *,
+    vocab_ids: npt.NDArray[np.int64] | None = None,
 ) -> PreparedParent:
     """Checks a parent, settles its vocabulary and writes it as a complete speculators folder.
 
@@ -72,7 +74,9 @@ def prepare_parent(
         verifier: The verifier of the new training; must be the parent's in every size.
         config: What was asked for. None is inherited; what contradicts a tensor is refused.
         out_dir: A new or empty folder.
-        token_freq_path: `token_freq.pt` of the new corpus; needed by `vocab_policy: rebuild`.
+        token_freq_path: `token_freq.pt` of the new corpus; needed by `vocab_policy: rebuild`
+            unless `vocab_ids` are given.
+        vocab_ids: The verifier ids of the child's draft vocabulary, ascending.
 
     Raises:
         CheckError: The parent is not sound.
@@ -84,7 +88,10 @@ def prepare_parent(
     require_agreement(parent, verifier, config)
     child, warnings = inherit(parent, config)
     parts = _Parts({}, [])
-    ids = _settle_vocabulary(parent, verifier, config, token_freq_path, parts)
+    wanted = vocab_ids
+    if wanted is None and config.vocab_policy == "rebuild":
+        wanted = _choose_ids(parent, config, token_freq_path)
+    ids = _settle_vocabulary(parent, verifier, config.vocab_policy, wanted, parts)
     child = child.model_copy(update={"draft_vocab_size": len(ids)})
     _take_tensors(parent, expected_layout(child), config.allow_fresh, parts)
     _share_embedding(parent, verifier, parts)
@@ -117,25 +124,34 @@ def _require_usable(path: Path, verifier: Verifier, allow_fresh: tuple[str, ...]
 
 
 def _settle_vocabulary(
-    parent: Drafter, verifier: Verifier, config: TrainConfig, freq_path: Path | None, parts: _Parts
+    parent: Drafter,
+    verifier: Verifier,
+    policy: Literal["keep", "rebuild"],
+    wanted: npt.NDArray[np.int64] | None,
+    parts: _Parts,
 ) -> npt.NDArray[np.int64]:
     """Adds head and tables to the parts; returns the child's verifier ids, ascending."""
-    old_ids = target_ids(parent)
-    if config.vocab_policy == "keep":
+    ids = target_ids(parent)
+    if wanted is not None and policy == "keep" and not np.array_equal(wanted, ids):
+        raise ConfigError(
+            f"draft_vocab: expected the parent's {len(ids)} tokens (vocab_policy: keep), found "
+            f"{len(wanted)} tokens, {len(np.intersect1d(wanted, ids))} of them the parent's",
+            "set vocab_policy: rebuild, or build it with harness data vocab --from PARENT",
+        )
+    if policy == "keep" or wanted is None:
         _keep_head(parent, verifier, parts)
-        ids = old_ids
     else:
-        ids = _choose_ids(parent, config, freq_path)
+        ids = wanted
         _rebuild_head(parent, verifier, ids, parts)
     if len(ids) == parent.vocab_size:
         return ids
     tables = build_tables(ids, parent.vocab_size)
     for name, table in (("d2t", tables.d2t), ("t2d", tables.t2d)):
         parts.sources[name] = table
-        is_kept = config.vocab_policy == "keep" and name in parent.stored_names
+        is_kept = policy == "keep" and name in parent.stored_names
         action: Literal["loaded", "rebuilt"] = "loaded" if is_kept else "rebuilt"
         source = parent.stored_names.get(name) if is_kept else None
-        note = None if is_kept else "mask of d2t" if config.vocab_policy == "keep" else "frequency"
+        note = None if is_kept else "mask of d2t" if policy == "keep" else "frequency"
         parts.records.append(TensorRecord(name=name, action=action, source=source, note=note))
     return ids
 

@@ -24,6 +24,8 @@ class TrainJob(Frozen):
     tokens_dir: Path
     hidden_states_dir: Path
     token_freq_path: Path
+    draft_vocab_dir: Path | None = None
+    """Folder of `harness data vocab`; None: the most frequent tokens, or the parent's."""
     parent_weights: Path | None = None
     """model.safetensors of the prepared parent, in speculators names."""
     fresh_tensors: tuple[str, ...] = ()

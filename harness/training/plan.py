@@ -15,6 +15,7 @@ from eval.promptsets import load_prompt_set
 from eval.spec import Prompt
 from harness.config.load import Frozen
 from harness.config.train import TrainConfig
+from harness.corpus.draftvocab import DraftVocab
 from harness.corpus.hidden_states import Corpus
 from harness.digests import digest_json, write_atomic
 from harness.drafter.arithmetic import ONE_PLUS_NORMS
@@ -41,11 +42,12 @@ from harness.training.shape import (
     resolve_shape,
 )
 from harness.training.verifier_view import require_keys, write_view
+from harness.training.vocab import settle_vocab
 
 _NO_ARITHMETIC = {
     "name", "verifier", "corpus", "finetune_from", "keep_best", "upload_below_mb", "smoke",
     "num_workers", "log_every_steps", "replay_tokens", "replay_k", "eval_prompts",
-    "eval_num_prompts", "eval_max_tokens",
+    "eval_num_prompts", "eval_max_tokens", "draft_vocab",
 }  # fmt: skip
 _SPARE_FOLDERS = 2
 """The last checkpoint and the one being written, beside the best."""
@@ -65,6 +67,7 @@ class TrainPlan(Frozen):
     draft_config: dict[str, Any]
     parent: ResolvedDrafter | None
     prepared: PreparedParent | None
+    draft_vocab_dir: Path | None = None
     warnings: tuple[str, ...]
     eval_prompts: tuple[Prompt, ...] = ()
     fingerprint: str
@@ -103,6 +106,8 @@ def build_plan(
     corpus.require_verifier(verifier, digest)
     _require_validation(config, corpus)
     eval_prompts = _eval_prompts(config, settings)
+    folder = find_folder(config.draft_vocab, settings) if config.draft_vocab else None
+    vocab, config = settle_vocab(config, verifier, digest, folder)
     parent, prepared = None, None
     if config.finetune_from is None:
         shape = resolve_shape(config, verifier, corpus.aux_layer_ids)
@@ -111,7 +116,7 @@ def build_plan(
         parent = resolve_drafter(config.finetune_from, settings, store)
         parent = recognise(parent, settings, store)
         require_unchanged(parent, store)
-        prepared = _prepare(parent, verifier, config, corpus, settings)
+        prepared = _prepare(parent, verifier, config, corpus, settings, vocab=vocab)
         shape = inherited_shape(Drafter.load(prepared.path), corpus.aux_layer_ids)
         document = _inherited_config(prepared, config, shape)
     require_aux_layers(shape, corpus.aux_layer_ids)
@@ -126,9 +131,10 @@ def build_plan(
         draft_config=document,
         parent=parent,
         prepared=prepared,
+        draft_vocab_dir=vocab.folder if vocab else None,
         warnings=prepared.warnings if prepared else (),
         eval_prompts=eval_prompts,
-        fingerprint=_fingerprint(config, digest, corpus, document, prepared),
+        fingerprint=_fingerprint(config, digest, corpus, document, prepared, vocab=vocab),
     )
     require_space(plan, settings)
     return plan
@@ -177,6 +183,7 @@ def write_job(plan: TrainPlan, folder: Path, **changes: object) -> Path:
         tokens_dir=plan.corpus.tokens_dir,
         hidden_states_dir=plan.corpus.hidden_states_dir,
         token_freq_path=plan.corpus.tokens_dir / "token_freq.pt",
+        draft_vocab_dir=plan.draft_vocab_dir,
         parent_weights=weights,
         fresh_tensors=tuple(tensor.name for tensor in tensors if tensor.action == "fresh"),
         shared_tensors=tuple(tensor.name for tensor in tensors if tensor.action == "shared"),
@@ -222,13 +229,16 @@ def _prepare(
     config: TrainConfig,
     corpus: Corpus,
     settings: Settings,
+    *,
+    vocab: DraftVocab | None,
 ) -> PreparedParent:
     key = digest_json([str(parent.path), config.model_dump(mode="json"), corpus.digest])
     folder = settings.checkpoints_dir / f".parent-{key[:16]}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     frequencies = corpus.tokens_dir / "token_freq.pt"
-    return prepare_parent(parent.path, verifier, config, folder, frequencies)
+    ids = vocab.target_ids if vocab else None
+    return prepare_parent(parent.path, verifier, config, folder, frequencies, vocab_ids=ids)
 
 
 def _inherited_config(
@@ -249,6 +259,8 @@ def _fingerprint(
     corpus: Corpus,
     document: dict[str, Any],
     prepared: PreparedParent | None,
+    *,
+    vocab: DraftVocab | None,
 ) -> str:
     versions = package_versions()
     kept = ("speculators", "torch", "transformers")
@@ -259,6 +271,7 @@ def _fingerprint(
             "config": config.model_dump(mode="json", exclude=_NO_ARITHMETIC | silent),
             "verifier": verifier,
             "corpus": corpus.digest,
+            **({"draft vocabulary": vocab.digest} if vocab else {}),
             "parent": prepared.digest if prepared else None,
             "shape": {**document, "speculators_config": None},
             "versions": {name: versions.get(name) for name in kept},

@@ -1,7 +1,9 @@
 """The drafter exactly as its config.json says, filled from verifier and parent, and proven so."""
 
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
@@ -35,7 +37,9 @@ def build_draft(job: TrainJob, attention: str) -> Draft:
     frequencies = torch.load(job.token_freq_path, weights_only=True)
     if model.use_draft_vocab:
         d2t, t2d = parent.get("d2t"), parent.get("t2d")
-        if d2t is None or t2d is None:
+        if (d2t is None or t2d is None) and job.draft_vocab_dir is not None:
+            d2t, t2d = _load_tables(job.draft_vocab_dir)
+        elif d2t is None or t2d is None:
             d2t, t2d = build_vocab_mappings_from_distribution(
                 frequencies, job.draft_vocab_size, model.verifier_vocab_size
             )
@@ -49,6 +53,13 @@ def build_draft(job: TrainJob, attention: str) -> Draft:
         raise RefusedError(f"tensors that nothing filled: {', '.join(unset)}")
     config.speculators_config.verifier.name_or_path = published
     return Draft(model, draft_coverage(model, frequencies), num_proven)
+
+
+def _load_tables(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """d2t int64 [R] and t2d bool [V] as `harness data vocab` wrote them."""
+    names = ("d2t.npy", "t2d.npy")
+    d2t, t2d = (torch.from_numpy(np.load(folder / name, allow_pickle=False)) for name in names)
+    return d2t, t2d
 
 
 def load_parent(

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from fakes.killing import run_killed_at
-from fakes.words_template import build_template
+from fakes.words_template import build_template, build_tokenizer
 
 from harness.config.prompts import PromptsConfig
+from harness.corpus import draftvocab
+from harness.corpus.draftvocab import VocabConfig, build_vocab
 from harness.corpus.promptset import collect_prompts
 from harness.corpus.template import ChatTemplate
 from harness.corpus.tokens import PrepareConfig, prepare
@@ -34,13 +36,17 @@ def stages(tmp_path: Path, verifier: Verifier, monkeypatch: pytest.MonkeyPatch) 
     mixture = PromptsConfig.model_validate(
         {"verifier": "v", "exclude": [], "sources": [{"source": str(path)}]}
     )
+    monkeypatch.setattr(draftvocab, "load_tokenizer", lambda *_, **__: build_tokenizer())
+    tokens = tmp_path / "tokens"
+    prepare(path, verifier, tokens, PrepareConfig(), progress=silent)
     return {
         "prompts": lambda out: collect_prompts(mixture, verifier, out, progress=silent),
         "prepare": lambda out: prepare(path, verifier, out, PrepareConfig(), progress=silent),
+        "vocab": lambda out: build_vocab(tokens, verifier, out, VocabConfig(size=24)),
     }
 
 
-@pytest.mark.parametrize("name", ["prompts", "prepare"])
+@pytest.mark.parametrize("name", ["prompts", "prepare", "vocab"])
 def test_killed_before_any_change_it_ends_with_equal_bytes(
     stages: dict[str, Work], name: str, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fakes.tiny_corpus import (
     AUX_LAYER_IDS,
@@ -14,10 +15,14 @@ from fakes.tiny_corpus import (
     write_tiny_corpus,
 )
 from safetensors import safe_open
+from safetensors.torch import load_file
 
+from harness.corpus.manifest import Plan, finish_stage
+from harness.digests import digest_files
 from harness.drafter.checks import check_drafter
 from harness.drafter.drafter import Drafter
-from harness.drafter.verifier import Verifier
+from harness.drafter.verifier import Verifier, verifier_digest
+from harness.drafter.vocab import build_tables
 from harness.errors import CheckError, ConfigError, WorkError
 from harness.settings import Settings
 from harness.tracking import names
@@ -232,6 +237,27 @@ def test_the_vocabulary_can_be_rebuilt_and_the_head_trained(
     actions = {tensor["name"]: tensor["action"] for tensor in provenance["tensors"]}
     assert actions["lm_head.weight"] == "rebuilt"
     assert actions["fc.weight"] == "loaded"
+
+
+def test_a_vocabulary_that_was_chosen_is_the_one_that_is_trained(
+    make_config: MakeConfig, settings: Settings, store: Store, project: Path
+) -> None:
+    config = make_config()
+    verifier = Verifier.load(config.verifier, settings)
+    folder, ids = project / "vocab", np.arange(5, 85, 2)
+    folder.mkdir()
+    tables = build_tables(ids, verifier.vocab_size)
+    np.save(folder / "d2t.npy", tables.d2t)
+    np.save(folder / "t2d.npy", tables.t2d)
+    plan = Plan(stage="vocab", inputs={"verifier": verifier_digest(verifier)}, config={})
+    finish_stage(folder, plan, {}, digest_files(folder, ("d2t.npy", "t2d.npy")), {})
+    chosen = config.model_copy(
+        update={"draft_vocab": str(folder), "draft_vocab_size": None, "epochs": 1}
+    )
+    run = run_training(chosen, settings, store, quiet)
+    saved = load_file(run.best.path / "model.safetensors")
+    assert (saved["d2t"].numpy() + np.arange(40)).tolist() == ids.tolist()
+    assert store.get_run(run.run_id).params["draft_vocab_size"] == "40"
 
 
 def _tensor_names(path: Path) -> list[str]:

@@ -131,6 +131,22 @@ def test_rebuilding_to_the_whole_vocabulary_needs_no_tables(
     assert check_drafter(done.path, verifier, deep=True).findings == ()
 
 
+def test_a_chosen_vocabulary_is_taken_or_must_be_the_parents(
+    tmp_path: Path, verifier: Verifier
+) -> None:
+    path = build_drafter(tmp_path / "p", verifier)
+    ids = np.arange(7, 127, dtype=np.int64)
+    rebuilt = config(vocab_policy="rebuild")
+    done = prepare_parent(path, verifier, rebuilt, tmp_path / "out", vocab_ids=ids)
+    after = stored(done.path)
+    assert (np.arange(120) + after["d2t"]).tolist() == ids.tolist()
+    with pytest.raises(ConfigError, match=f"expected the parent's {DRAFT_VOCAB} tokens .* found"):
+        prepare_parent(path, verifier, config(), tmp_path / "b", vocab_ids=ids)
+    own = np.arange(DRAFT_VOCAB) + stored(path)["d2t"]
+    kept = prepare_parent(path, verifier, config(), tmp_path / "c", vocab_ids=own)
+    assert kept.d2t_policy == "keep"
+
+
 def test_rebuilding_without_frequencies_is_refused(tmp_path: Path, verifier: Verifier) -> None:
     path = build_drafter(tmp_path / "p", verifier)
     with pytest.raises(ConfigError, match="token frequencies"):
