@@ -84,16 +84,26 @@ def counting_args(
     Raises:
         SpecError: A K from a file, of a vLLM that does not heed it.
     """
-    if facts.is_counting_requests:
-        flag = ("--per-request-spec-decode-metrics", "summary")
-        return flag if k_path is None else (*flag, *_scheduler(_RUN_TIME_K, K_KEY, k_path))
     if k_path is not None:
+        require_run_time_k(facts)
+    if not facts.is_counting_requests:
+        return _scheduler(_COUNTING, COUNTS_KEY, counts_path)
+    flag = ("--per-request-spec-decode-metrics", "summary")
+    return flag if k_path is None else (*flag, *_scheduler(_RUN_TIME_K, K_KEY, k_path))
+
+
+def require_run_time_k(facts: VllmFacts) -> None:
+    """Refuses to change K while a server runs where vLLM would not heed it.
+
+    Raises:
+        SpecError: It is older than 0.29.
+    """
+    if not facts.is_counting_requests:
         raise SpecError(
             f"acceptance_k: expected vLLM 0.29 or newer, found {facts.version}, which would draft "
             "all tokens whatever it is told",
             "leave acceptance_k out and list every K under k",
         )
-    return _scheduler(_COUNTING, COUNTS_KEY, counts_path)
 
 
 def _scheduler(name: str, key: str, path: Path) -> tuple[str, ...]:

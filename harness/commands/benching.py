@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from eval.cells import fingerprint_of
+from eval.compat import read_facts, require_run_time_k
 from eval.device import detect_device, near_tie_gap, resolve_server, served_dtype
 from eval.environment import read_synthetic
 from eval.progress import ProgressFn
@@ -143,6 +144,8 @@ def _prepare(
     )
     if config.is_checking_parity:
         require_replayable(spec, verifier)
+    if spec.acceptance_k:
+        require_run_time_k(read_facts(spec.server.command, spec.server.env))
     return resolved, verifier, spec
 
 
