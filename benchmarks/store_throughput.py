@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import TypeAlias
 
 from harness.settings import Settings, load_settings
 from harness.tracking import names
@@ -28,7 +29,7 @@ from harness.tracking.records import Metric
 from harness.tracking.run import Run
 from harness.tracking.store import Store, open_store
 
-Results = Queue[dict[str, float]]
+Results: TypeAlias = "Queue[dict[str, float]]"
 _UP = Path(__file__).parents[1] / "deploy" / "up.sh"
 _BATCH = 500
 """Points a call, as a training's recorder sends them after some steps."""

@@ -59,6 +59,11 @@ class StoreContract:
         assert found.status == RunStatus.FINISHED
         assert found.end_ms is not None
 
+    def test_nothing_is_printed(self, store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+        with start(store) as run:
+            run.log_text("a.txt", "stdout belongs to the commands' documents")
+        assert capfd.readouterr().out == ""
+
     @pytest.mark.parametrize(
         ("error", "status", "reason"),
         [
