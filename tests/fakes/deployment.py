@@ -106,6 +106,19 @@ class Deployment:
             connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(names)))
             connection.execute("DELETE FROM experiments WHERE experiment_id <> 0")
 
+    def rows_with(self, database: str, text: str) -> list[str]:
+        """The tables with a row that holds this text anywhere."""
+        with self.connect(database) as connection:
+            rows = connection.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+            ).fetchall()
+            ask = sql.SQL("SELECT 1 FROM {0} WHERE position(%s in {0}::text) > 0 LIMIT 1")
+            return [
+                str(name)
+                for (name,) in rows
+                if connection.execute(ask.format(sql.Identifier(str(name))), [text]).fetchone()
+            ]
+
     def close(self) -> None:
         self.up("stop")
         shutil.rmtree(self.dir, ignore_errors=True)

@@ -15,6 +15,7 @@ from .conftest import Sweep, run_harness
 from .test_sweep import SLOW, finish, require_accounted, wait_for
 
 pytestmark = pytest.mark.timeout(580)
+PLANTED = "hf_PlantedInTheEnvironment"
 _AWAY_S = float(os.environ.get("HARNESS_TEST_AWAY_S", "8"))
 
 
@@ -31,9 +32,14 @@ def served(settings: Settings, deployment: Deployment, monkeypatch: pytest.Monke
     )
 
 
-def test_one_sweep_yaml_has_the_same_points_and_best_on_either_store(
-    settings: Settings, served: Settings, start: Sweep
+def test_one_sweep_yaml_has_the_same_points_and_best_on_either_store_and_leaks_no_secret(
+    settings: Settings,
+    served: Settings,
+    start: Sweep,
+    deployment: Deployment,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("HF_TOKEN", PLANTED)
     space = {"lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}
     found = {}
     for store in (settings, served):
@@ -49,6 +55,13 @@ def test_one_sweep_yaml_has_the_same_points_and_best_on_either_store(
     run_id = trials[0].facts["run_id"]
     (checkpoint,) = open_store(served).checkpoints(run_id)
     assert open_store(served).checkpoint_manifest(checkpoint.model_id).root == checkpoint.digest
+    assert deployment.rows_with("mlflow", run_id), "where it looks, it finds"
+    for secret in (PLANTED, deployment.credentials["MLFLOW_TRACKING_PASSWORD"]):
+        assert deployment.rows_with("mlflow", secret) == []
+        assert deployment.rows_with("optuna", secret) == []
+        for folder in (settings.mlruns_dir, deployment.dir / "artifacts"):
+            files = [path for path in folder.rglob("*") if path.is_file()]
+            assert [path for path in files if secret.encode() in path.read_bytes()] == []
 
 
 def test_postgresql_that_is_restarted_in_mid_sweep_breaks_no_trial(
