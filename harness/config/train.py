@@ -24,6 +24,11 @@ class TrainConfig(Frozen):
     corpus: str = Field(
         description="Folder that `harness data extract` wrote, relative to the project or absolute."
     )
+    states_endpoint: str | None = Field(
+        default=None,
+        description="Address of `harness data serve`, http://host:port, which makes the hidden "
+        "states of an online corpus; both must see the corpus under one path.",
+    )
     name: str | None = Field(
         default=None, description="Name of the run; made of verifier, head_dim and lr else."
     )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from eval.progress import ProgressFn
 from harness.config.load import Frozen
-from harness.corpus.extraction import Extraction, captured_ids
+from harness.corpus.extraction import Extraction, captured_ids, first_row
 from harness.corpus.extractplan import ExtractConfig, read_budgets
 from harness.corpus.hidden_states import STATES_DIR, TOKENS_DIR, state_name
 from harness.corpus.journal import Journal
@@ -106,7 +106,7 @@ def check_corpus(
         dtype=manifest.config["dtype"],
     )
     digests = {file.name: file for file in manifest.files.files}
-    for row, ids in enumerate(rows):
+    for row, ids in list(enumerate(rows))[first_row(manifest) :]:
         name = f"{STATES_DIR}/{state_name(row)}"
         found = _check_row(folder, row, ids, layout)
         if found is None and deep and sha256_file(folder / name) != digests[name].sha256:
@@ -115,7 +115,7 @@ def check_corpus(
         findings += [found] if found else []
         if progress and (row % _EVERY == 0 or row + 1 == len(rows)):
             progress("checking", row + 1, len(rows))
-    return manifest, [*findings, *_find_strangers(folder, len(rows))]
+    return manifest, [*findings, *_find_strangers(folder, range(first_row(manifest), len(rows)))]
 
 
 def repair_corpus(
@@ -150,15 +150,16 @@ def repair_corpus(
         )
     manifest = load_manifest(folder, "extract")
     require_verifier(manifest, verifier, cache_dir)
-    bad = {finding.row for finding in findings if finding.row is not None}
-    rows = read_token_ids(folder / TOKENS_DIR)
+    first = first_row(manifest)
+    bad = {finding.row - first for finding in findings if finding.row is not None}
+    rows = read_token_ids(folder / TOKENS_DIR)[first:]
     known = {file.name: file for file in manifest.files.files}
     with hold_folder(folder):
         for finding in findings:
             (folder / finding.name).unlink(missing_ok=True)
         with Journal(folder / JOURNAL_NAME) as journal:
-            work = Extraction(rows, folder, journal, progress, is_agreed=True)
-            names = {row: f"{STATES_DIR}/{state_name(row)}" for row in range(len(rows))}
+            work = Extraction(rows, folder, journal, progress, is_agreed=True, first_row=first)
+            names = {row: f"{STATES_DIR}/{state_name(first + row)}" for row in range(len(rows))}
             work.done = {row: known[name] for row, name in names.items() if row not in bad}
             work.budgets = read_budgets(manifest)
             work.run(verifier, captured_ids(manifest, verifier), _config(manifest))
@@ -173,7 +174,8 @@ def repair_corpus(
 
 
 def _config(manifest: Manifest) -> ExtractConfig:
-    return ExtractConfig.model_validate(manifest.config)
+    known = {key: value for key, value in manifest.config.items() if key != "first_row"}
+    return ExtractConfig.model_validate(known)
 
 
 def _check_tokens(folder: Path, manifest: Manifest) -> Iterator[StateFinding]:
@@ -241,7 +243,7 @@ def _hidden_size(folder: Path, manifest: Manifest, num_rows: int) -> int:
         CheckError: Not one of the files can be read.
     """
     found: list[int] = []
-    for row in range(num_rows):
+    for row in range(first_row(manifest), num_rows):
         try:
             header = read_file_headers(folder / STATES_DIR, state_name(row)).get("hidden_states")
         except (UnreadableError, OSError):
@@ -258,12 +260,12 @@ def _hidden_size(folder: Path, manifest: Manifest, num_rows: int) -> int:
     return max(set(found), key=found.count)
 
 
-def _find_strangers(folder: Path, num_rows: int) -> Iterator[StateFinding]:
+def _find_strangers(folder: Path, rows: range) -> Iterator[StateFinding]:
     """Files of no row: left by a kill, by hand, or by a corpus of more rows."""
-    known = {state_name(row) for row in range(num_rows)}
+    known = {state_name(row) for row in rows}
     for path in sorted((folder / STATES_DIR).iterdir()):
         if path.name not in known:
             yield StateFinding(
                 name=f"{STATES_DIR}/{path.name}", kind="stranger", row=None,
-                expected=f"files of {num_rows} rows", found=f"{path.stat().st_size} bytes",
+                expected=f"files of {len(rows)} rows", found=f"{path.stat().st_size} bytes",
             )  # fmt: skip

@@ -95,7 +95,10 @@ def extract(
         tokens_files = _copy_tokens(tokens_dir, source, out_dir / TOKENS_DIR)
         _make_states_dir(out_dir / STATES_DIR)
         with Journal(out_dir / JOURNAL_NAME) as journal:
-            work = Extraction(rows, out_dir, journal, progress, is_agreed=is_agreed)
+            first = first_row(plan)
+            work = Extraction(
+                rows[first:], out_dir, journal, progress, is_agreed=is_agreed, first_row=first
+            )
             work.take_up()
             work.run(verifier, captured_ids(plan, verifier), config)
         counts = {**source.counts, "longest_row_tokens": max(map(len, rows))}
@@ -112,11 +115,12 @@ class Extraction:
     """The files so far, and the making of the rest.
 
     Args:
-        rows: Token ids of every row.
+        rows: Token ids of every row that is stored.
         out_dir: The stage's folder.
         journal: Open; told of every file, and of the budgets.
         progress: Told how far it is.
         is_agreed: Whether it may take any number of bytes and hours.
+        first_row: Number of the first of the rows in the corpus.
     """
 
     def __init__(
@@ -127,6 +131,7 @@ class Extraction:
         progress: ProgressFn,
         *,
         is_agreed: bool,
+        first_row: int = 0,
     ) -> None:
         self.done: dict[int, FileDigest] = {}
         self.budgets: list[Budget] = []
@@ -135,6 +140,7 @@ class Extraction:
         self._journal = journal
         self._progress = progress
         self._is_agreed = is_agreed
+        self._first_row = first_row
 
     def take_up(self) -> None:
         """Counts what an earlier call did: whole files, and the budgets it ended up with."""
@@ -157,6 +163,8 @@ class Extraction:
         require_space(self._out_dir, needed, what)
         if needed > _UNASKED_BYTES:
             self._require_agreement(f"{what} take {needed / 1e9:.1f} GB")
+        if config.max_model_len is None:
+            config = config.model_copy(update={"max_model_len": max(map(len, self._rows)) + 1})
         self._progress("loading the verifier", 0, 0)
         log_path = self._out_dir / "server.log"
         with open_backend(verifier, layer_ids, config, log_path) as backend:
@@ -224,11 +232,16 @@ class Extraction:
             if row in self.done:
                 continue
             raw = encode(row_states, self._rows[row], dtype)
-            name = f"{STATES_DIR}/{state_name(row)}"
+            name = f"{STATES_DIR}/{state_name(self._first_row + row)}"
             write_atomic(self._out_dir / name, raw)
             entries[row] = FileDigest(name=name, num_bytes=len(raw), sha256=sha256_bytes(raw))
         self._journal.append({"row": r, "file": d.model_dump()} for r, d in entries.items())
         self.done |= entries
+
+
+def first_row(plan: Plan) -> int:
+    """The first row whose states are stored; those before it are made during trainings."""
+    return int(plan.config.get("first_row", 0))
 
 
 def captured_ids(plan: Plan, verifier: Verifier) -> tuple[int, ...]:

@@ -30,10 +30,15 @@ class ExtractConfig(Frozen):
     backend: Literal["transformers", "vllm"] = "transformers"
     device_map: str | None = None
     """transformers: how a verifier is spread over GPUs, `auto` for one; needs accelerate."""
+    is_online: bool = False
+    """Only the last rows are stored, which trainings validate on; the others are made by a server
+    during the training (`harness data serve`)."""
+    val_ratio: float = Field(default=0.1, gt=0, lt=1)
+    """Of the rows, the last ones, that an online corpus stores: the trainings' `val_ratio`."""
     tensor_parallel_size: int = Field(default=1, ge=1)
     """vllm: GPUs of one verifier."""
-    max_model_len: int = Field(default=4096, ge=16)
-    """vllm: tokens of the longest row, and one more."""
+    max_model_len: int | None = Field(default=None, ge=16)
+    """vllm: tokens of a row at most, and one more; None: by the longest row."""
     trust_remote_code: bool = False
     """vllm: run code of the verifier's folder, which some tokenizers need."""
 
@@ -50,6 +55,8 @@ def build_plan(source: Manifest, verifier: Verifier, config: ExtractConfig) -> P
     }
     if config.backend != "transformers":  # whose plans are older than the choice
         settings["backend"] = config.backend
+    if config.is_online:
+        settings["first_row"] = int(source.counts["rows"] * (1 - config.val_ratio))
     inputs = {"tokens": source.digest, "verifier": source.inputs["verifier"]}
     return Plan(stage="extract", inputs=inputs, config=settings)
 

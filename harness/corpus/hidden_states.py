@@ -38,6 +38,13 @@ class Corpus(Frozen):
     verifier_digest: str
     aux_layer_ids: tuple[int, ...]
     dtype: str
+    first_row: int = 0
+    """The first row whose states are stored; those before it come from a server in training."""
+
+    @property
+    def is_online(self) -> bool:
+        """Whether a training needs a server for hidden states (`harness data serve`)."""
+        return self.first_row > 0
 
     @classmethod
     def load(
@@ -66,6 +73,7 @@ class Corpus(Frozen):
             verifier_digest=manifest.inputs["verifier"],
             aux_layer_ids=tuple(manifest.config["aux_layer_ids"]),
             dtype=manifest.config["dtype"],
+            first_row=int(manifest.config.get("first_row", 0)),
         )
 
     def num_train_rows(self, val_ratio: float) -> int:

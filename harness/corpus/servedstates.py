@@ -38,7 +38,7 @@ class ServedStates:
     """A running server that gives hidden states; see `harness.corpus.backends.Backend`."""
 
     def __init__(self, server: VllmServer, folder: Path, num_states: int, hidden_size: int) -> None:
-        self._server = server
+        self.server = server
         self._transfer = FileTransfer(folder)
         self._shape = (num_states, hidden_size)
 
@@ -59,12 +59,12 @@ class ServedStates:
 
     def _ask(self, row: Sequence[int]) -> torch.Tensor:
         body = {
-            "model": self._server.model,
+            "model": self.server.model,
             "prompt": list(row),
             "max_tokens": 1,
             "temperature": 0.0,
         }
-        answer = json.loads(self._server.fetch("/v1/completions", body, _TIMEOUT_S))
+        answer = json.loads(self.server.fetch("/v1/completions", body, _TIMEOUT_S))
         params: dict[str, Any] = answer.get("kv_transfer_params") or {}
         found = self._transfer.get_generated(params) if params else None
         if found is None:
@@ -80,7 +80,11 @@ class ServedStates:
 
 @contextmanager
 def serve_states(
-    verifier: Verifier, layer_ids: tuple[int, ...], config: ExtractConfig, log_path: Path
+    verifier: Verifier,
+    layer_ids: tuple[int, ...],
+    config: ExtractConfig,
+    log_path: Path,
+    port: int | None = None,
 ) -> Iterator[ServedStates]:
     """Starts vLLM with the verifier; it and its files are gone when the block ends.
 
@@ -89,6 +93,7 @@ def serve_states(
         layer_ids: Captured layers, the number of layers itself standing for the final norm's input.
         config: Its dtype, tensor parallel size and trust in remote code.
         log_path: Where the server's output goes.
+        port: Of the server; None: a free one.
 
     Raises:
         ServerStartError: It did not start, or died.
@@ -96,7 +101,7 @@ def serve_states(
     folder = (log_path.parent / FOLDER_NAME).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    spec = build_server_spec(verifier, config, folder)
+    spec = build_server_spec(verifier, config, folder).model_copy(update={"port": port})
     method = {
         "method": "extract_hidden_states",
         "num_speculative_tokens": 1,
@@ -126,7 +131,7 @@ def build_server_spec(verifier: Verifier, config: ExtractConfig, folder: Path) -
     spec = ServerSpec(
         verifier=verifier.path,
         dtype="float32" if config.dtype == "fp8" and device == "cpu" else dtype,
-        max_model_len=min(verifier.max_position_embeddings or 4096, config.max_model_len),
+        max_model_len=config.max_model_len,
         max_num_seqs=_MAX_NUM_SEQS[device],
         tensor_parallel_size=config.tensor_parallel_size,
         trust_remote_code=config.trust_remote_code,

@@ -47,7 +47,7 @@ from harness.training.vocab import settle_vocab
 _NO_ARITHMETIC = {
     "name", "verifier", "corpus", "finetune_from", "keep_best", "upload_below_mb", "smoke",
     "num_workers", "log_every_steps", "replay_tokens", "replay_k", "eval_prompts",
-    "eval_num_prompts", "eval_max_tokens", "draft_vocab",
+    "eval_num_prompts", "eval_max_tokens", "states_endpoint", "draft_vocab",
 }  # fmt: skip
 _SPARE_FOLDERS = 2
 """The last checkpoint and the one being written, beside the best."""
@@ -220,6 +220,17 @@ def _require_validation(config: TrainConfig, corpus: Corpus) -> None:
             f"val_ratio: {config.val_ratio} of {corpus.num_rows} rows leaves {num_train} to train "
             f"on and {corpus.num_rows - num_train} to validate on; both need one",
             "use a larger corpus or another val_ratio",
+        )
+    if num_train < corpus.first_row:
+        raise ConfigError(
+            f"val_ratio: {config.val_ratio} validates from row {num_train} on, the online corpus "
+            f"{corpus.dir} stores hidden states from row {corpus.first_row} on",
+            "give the val_ratio that it was extracted with, or a smaller one",
+        )
+    if corpus.is_online and config.states_endpoint is None:
+        raise ConfigError(
+            f"states_endpoint: expected an address, found none: {corpus.dir} is an online corpus",
+            f"start harness data serve {corpus.dir}, and give the address that it prints",
         )
 
 

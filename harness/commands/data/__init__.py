@@ -8,6 +8,7 @@ from harness.commands.data.inspect import inspect
 from harness.commands.data.prepare import prepare
 from harness.commands.data.prompts import prompts
 from harness.commands.data.regenerate import regenerate
+from harness.commands.data.serve import serve
 from harness.commands.data.vocab import vocab
 
 app = typer.Typer(
@@ -16,5 +17,5 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="prompts -> conversations -> tokens -> hidden states",
 )
-for _command in (prompts, regenerate, prepare, vocab, extract, check, inspect):
+for _command in (prompts, regenerate, prepare, vocab, extract, serve, check, inspect):
     app.command()(_command)

@@ -35,6 +35,9 @@ def extract(
     device_map: Annotated[
         str | None, typer.Option(help="transformers: auto spreads over GPUs (needs accelerate).")
     ] = None,
+    online: Annotated[
+        bool, typer.Option("--online", help="Store validation rows; serve the rest in training.")
+    ] = False,
     tensor_parallel_size: Annotated[
         int | None, typer.Option(help="vllm: GPUs of one verifier (1).")
     ] = None,
@@ -58,6 +61,7 @@ def extract(
         batch_tokens=batch_tokens,
         backend=backend,
         device_map=device_map,
+        is_online=online or None,
         tensor_parallel_size=tensor_parallel_size,
         trust_remote_code=trust_remote_code or None,
     )

@@ -24,6 +24,8 @@ from harness.training.worker.machine import Machine, find_machine
 from harness.training.worker.reporter import Reporter
 from harness.training.worker.trainer import WatchedTrainer
 
+_MODEL = "verifier_name_or_path"
+
 
 def build_trainer(job: TrainJob, reporter: Reporter) -> WatchedTrainer:
     """Model, data and trainer of a job, resumed from its last whole checkpoint if it has one."""
@@ -80,7 +82,8 @@ def speculators_config(job: TrainJob, machine: Machine) -> SpeculatorsConfig:
         "train_data_ratio": 1 - config.val_ratio,
         "hidden_states_dtype": machine.dtype,
         "num_workers": machine.num_workers,
-        "on_missing": "raise",
+        "on_missing": "generate" if config.states_endpoint else "raise",
+        "vllm_endpoint": f"{config.states_endpoint}/v1",
         "loss_fn": loss,
         "loss_implementation": machine.loss_implementation,
         "scheduler_type": config.scheduler,
@@ -114,7 +117,9 @@ def build_loaders(
     )  # fmt: skip
     dtype = getattr(torch, values["hidden_states_dtype"])
     loaders: tuple[DataLoader[Any], DataLoader[Any]] = create_train_val_loaders(
-        **{name: values[name] for name in names},
+        **{name: values[name] for name in names if name != _MODEL},
+        # A server of hidden states has one model, under a name of its own.
+        verifier_name_or_path=None if job.config.states_endpoint else values[_MODEL],
         hidden_states_dtype=dtype,
         transfer=FP8Transfer(job.hidden_states_dir, dtype),  # reads unquantised files, too
         hidden_size=model.hidden_size,

@@ -294,6 +294,26 @@ def test_states_in_fp8_are_read_by_the_trainer_and_by_replays(
     assert torch.equal(sample["hidden_states"], rounded)
 
 
+def test_an_online_corpus_stores_the_rows_that_trainings_validate_on(
+    run: Callable[..., Manifest], verifier: Verifier, tmp_path: Path
+) -> None:
+    whole = run("whole")
+    made = run("online", config=ExtractConfig(batch_tokens=64, is_online=True, val_ratio=0.2))
+    corpus = Corpus.load(tmp_path / "online")
+    assert (corpus.first_row, corpus.num_rows, corpus.is_online) == (19, 24, True)
+    names = {path.name for path in corpus.hidden_states_dir.iterdir()}
+    assert names == {f"hs_{row}.safetensors" for row in range(19, 24)}
+    assert made.counts == whole.counts
+    exact = read_rows(Corpus.load(tmp_path / "whole"), 19)
+    for row, other in zip(read_rows(corpus, 19), exact, strict=True):
+        torch.testing.assert_close(row.load_states(), other.load_states(), rtol=1e-4, atol=1e-4)
+    (corpus.hidden_states_dir / "hs_20.safetensors").unlink()
+    _, findings = check_corpus(tmp_path / "online")
+    assert [(f.row, f.kind) for f in findings] == [(20, "missing")]
+    assert repair_corpus(tmp_path / "online", verifier, findings, progress=silent).is_same
+    assert check_corpus(tmp_path / "online", deep=True) == (made, [])
+
+
 def test_changed_rows_are_refused(run: Callable[..., Manifest], tokens_dir: Path) -> None:
     (tokens_dir / "token_freq.pt").write_bytes(b"")
     with pytest.raises(CheckError, match=r"prepare: .*token_freq\.pt was changed"):
