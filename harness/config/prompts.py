@@ -1,5 +1,6 @@
 """The mixture of prompts that a corpus is made of: where they come from, what is kept, how much."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -124,6 +125,25 @@ class PromptsConfig(Frozen):
         if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"expected each source name once, found twice: {', '.join(twice)}")
         return self
+
+    def below(self, root_dir: Path) -> "PromptsConfig":
+        """The same with paths that are relative to the project made whole."""
+
+        def place(reference: str) -> str:
+            is_here = Path(reference).expanduser().exists()
+            path = root_dir / reference
+            return str(path) if not is_here and path.exists() else reference
+
+        sources = tuple(
+            source.model_copy(update={"source": place(source.source), "name": source.label})
+            for source in self.sources
+        )
+        changes = {
+            "sources": sources,
+            "exclude": tuple(map(place, self.exclude)),
+            "pilot": place(self.pilot) if self.pilot else None,
+        }
+        return self.model_copy(update=changes)
 
     @property
     def is_mixed(self) -> bool:

@@ -27,7 +27,7 @@ def prompts(
 ) -> None:
     """Collects, filters and mixes prompts: languages, lengths, duplicates, evaluation overlap."""
     settings = load_settings()
-    config = load_config(PromptsConfig, config_path, overrides or ())
+    config = load_config(PromptsConfig, config_path, overrides or ()).below(settings.root_dir)
     with progress() as report:
         result = collect_prompts(
             config,
