@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that turn the writing direction, halves of surrogate pairs."""
 
+_STATE_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 _WIDTH = 100
 
 _out = Console(highlight=False, soft_wrap=True)
@@ -59,8 +60,14 @@ def _build_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obj
             Text(_plain(column)), justify="right" if is_number else "left", overflow="fold"
         )
     for row in body:
-        table.add_row(*(Text(_plain(cell_text(cell))) for cell in row))
+        table.add_row(*(_cell(name, value) for name, value in zip(columns, row, strict=True)))
     return table
+
+
+def _cell(column: str, value: object) -> Text:
+    """Checks are green, yellow or red by their state."""
+    style = _STATE_STYLES.get(str(value), "") if column == "state" else ""
+    return Text(_plain(cell_text(value)), style=style)
 
 
 def show_facts(title: str, facts: Mapping[str, object]) -> None:
