@@ -92,9 +92,9 @@ def _build_table(rows: Sequence[KeptRow]) -> pa.Table:
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     columns = {
         name: pa.ListArray.from_arrays(
-            offsets, pa.array(np.concatenate([getattr(row, name) for row in rows]), pa.int64())
+            offsets, pa.array(np.concatenate([getattr(row, name) for row in rows]), kind)
         )
-        for name in ("input_ids", "loss_mask")
+        for name, kind in (("input_ids", pa.int32()), ("loss_mask", pa.int64()))
     }
     return pa.table(
         {

@@ -71,7 +71,8 @@ def _read_rows(reference: str) -> Iterable[dict[str, Any]]:
 def _read_row(row: dict[str, Any], index: int, source: SourceConfig) -> Candidate | Dropped:
     columns = source.columns
     _require_columns(row, columns, source)
-    identity = f"{source.label}/{row.get(columns.id or 'id', index)}"
+    given = row.get(columns.id or "id")
+    identity = f"{source.label}/{index if given is None else given}"
     named = columns.turns
     column = named or next((name for name in _TURN_COLUMNS if row.get(name) is not None), None)
     if column is None:

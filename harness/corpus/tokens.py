@@ -33,7 +33,7 @@ from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import CheckError, ConfigError
 
 _BYTES_PER_TOKEN = 20
-"""Two int64 columns and their offsets."""
+"""An int32 and an int64 column, token counts and statistics; what is beyond it is to spare."""
 
 
 class PrepareConfig(Frozen):

@@ -5,8 +5,11 @@ import pytest
 
 from harness.config.load import load_config
 from harness.config.prompts import PromptsConfig, SourceConfig
+from harness.corpus.conversations import Conversation, Turn
+from harness.corpus.manifest import Plan, finish_stage
 from harness.corpus.mixture import mix
 from harness.corpus.sources import Candidate
+from harness.digests import digest_files
 from harness.errors import ConfigError
 
 
@@ -72,6 +75,44 @@ def test_lengths_are_measured_on_the_answers_of_the_set_up_to_the_limit() -> Non
     found = [*candidates("a", 50, words=10), *candidates("b", 50, words=90)]
     _, portions = mix(setup, found, WordCounts())
     assert [(p.answer_tokens, p.num_prompts) for p in portions] == [(10.0, 10), (20.0, 5)]
+
+
+def test_a_pilot_tells_how_long_the_answers_to_a_source_are(tmp_path: Path) -> None:
+    write_pilot(tmp_path, {"a/1": 10, "a/2": 30, "b/1": 5, "c/1": 900})
+    setup = config(
+        {"source": "a.jsonl", "weight": 1},
+        {"source": "b.jsonl", "weight": 1, "answer_tokens": 40},
+        num_tokens=80,
+        pilot=str(tmp_path),
+    )
+    found = [*candidates("a", 50, words=7), *candidates("b", 50)]
+    _, portions = mix(setup, found, WordCounts())
+    # Measured before the set's own answers, and what is said before all.
+    assert [(p.answer_tokens, p.num_prompts) for p in portions] == [(20.0, 2), (40.0, 1)]
+
+
+def write_pilot(folder: Path, lengths: dict[str, int]) -> None:
+    """A finished regeneration with answers of these lengths."""
+    said = [
+        Conversation(
+            id=key,
+            category="c",
+            turns=(
+                Turn(
+                    question="q",
+                    answer="a",
+                    prompt_token_ids=(1,),
+                    token_ids=(2,) * length,
+                    finish_reason="stop",
+                ),
+            ),
+        )
+        for key, length in lengths.items()
+    ]
+    lines = "".join(one.model_dump_json() + "\n" for one in said)
+    (folder / "conversations.jsonl").write_text(lines)
+    plan = Plan(stage="regenerate", inputs={}, config={})
+    finish_stage(folder, plan, {}, digest_files(folder, ("conversations.jsonl",)), {})
 
 
 def test_a_total_alone_keeps_the_sources_own_shares() -> None:

@@ -19,7 +19,7 @@ def test_rows_of_a_file_get_ids_that_name_their_source(tmp_path: Path) -> None:
         tmp_path / "sums.jsonl",
         {"id": "a", "category": "maths", "prompt": "1 + 1?", "other": 1},
         {"question": "2 + 2?"},
-        {"turns": ["hi", "and?"], "category": None},
+        {"id": None, "turns": ["hi", "and?"], "category": None},
     )
     assert list(read_source(SourceConfig(source=path))) == [
         Candidate("sums/a", "sums", "maths", ("1 + 1?",), ()),
