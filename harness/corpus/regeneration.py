@@ -30,6 +30,7 @@ from harness.corpus.manifest import (
 )
 from harness.corpus.prompts import require_disjoint
 from harness.corpus.promptset import resolve_prompts
+from harness.corpus.reuse import find_answered
 from harness.digests import digest_files, write_atomic
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import WorkError
@@ -58,6 +59,7 @@ def regenerate(
     server: ServerSpec | None = None,
     cache_dir: Path | None = None,
     exclude: Path | None = None,
+    reuse: Path | None = None,
     overwrite: bool = False,
     progress: ProgressFn,
 ) -> Regenerated:
@@ -73,6 +75,7 @@ def regenerate(
         server: Another way to start vLLM than `config.build_server_spec` gives.
         cache_dir: Keeps the verifier's digest between calls.
         exclude: Evaluation prompts, none of which may be among the prompts.
+        reuse: An earlier regeneration, whose answers to equal prompts are taken.
         overwrite: Replace other or finished work in `out_dir`.
         progress: Told the prompts answered so far, with the pace.
 
@@ -97,6 +100,8 @@ def regenerate(
             return Regenerated(manifest=finished, tokens_per_s=None)
         with Journal(out_dir / JOURNAL_NAME) as journal:
             work = _Regeneration(prompts, journal, config, verifier.vocab_size, progress)
+            if reuse:
+                work.take_over(find_answered(reuse, plan, work.prompts))
             work.run(spec, out_dir)
         counts = _write_results(out_dir, prompts, work)
         files = digest_files(out_dir, (CONVERSATIONS_NAME, REFUSED_NAME))
@@ -121,7 +126,7 @@ class _Regeneration:
         self.answered: dict[str, Conversation] = {}
         self.refused: dict[str, Failure] = {}
         self.tokens_per_s: float | None = None
-        self._prompts = {prompt.id: prompt for prompt in prompts}
+        self.prompts = {prompt.id: prompt for prompt in prompts}
         self._journal = journal
         self._config = config
         self._vocab_size = vocab_size
@@ -151,6 +156,12 @@ class _Regeneration:
         ) as server:
             self._ask_all(server, out_dir)
 
+    def take_over(self, conversations: Sequence[Conversation]) -> None:
+        """Answers that need not be asked for."""
+        new = [said for said in conversations if said.id not in self.answered]
+        self._journal.append({"answered": said.model_dump()} for said in new)
+        self.answered |= {said.id: said for said in new}
+
     def _ask_all(self, server: VllmServer | Endpoint, out_dir: Path) -> None:
         self._started_s = time.monotonic()
         (out_dir / FAILED_NAME).unlink(missing_ok=True)
@@ -167,7 +178,7 @@ class _Regeneration:
         write_atomic(out_dir / FAILED_NAME, listed)
         lines = "\n".join(f"  {f.prompt_id} turn {f.turn}: {f.reason}" for f in failures[:8])
         raise WorkError(
-            f"{len(failures)} of {len(self._prompts)} prompts got no answer in {_NUM_TRIES} tries:"
+            f"{len(failures)} of {len(self.prompts)} prompts got no answer in {_NUM_TRIES} tries:"
             f"\n{lines}",
             f"all of them: {out_dir / FAILED_NAME}; run the command again, answers so far are "
             "kept, or let so many go with --set max_failed=N",
@@ -175,7 +186,7 @@ class _Regeneration:
 
     def _pending(self) -> list[Prompt]:
         done = self.answered.keys() | self.refused.keys()
-        return [prompt for key, prompt in self._prompts.items() if key not in done]
+        return [prompt for key, prompt in self.prompts.items() if key not in done]
 
     def _ask(self, server: VllmServer | Endpoint) -> tuple[Failure, ...]:
         self._turns.clear()
@@ -199,7 +210,7 @@ class _Regeneration:
         self.refused |= {failure.prompt_id: failure for failure in failures}
 
     def _take(self, answer: Answer) -> None:
-        prompt = self._prompts[answer.prompt_id]
+        prompt = self.prompts[answer.prompt_id]
         turns = self._turns.setdefault(prompt.id, [])
         turns.append(_build_turn(prompt, answer, self._vocab_size))
         self._num_tokens += answer.num_tokens
@@ -211,11 +222,11 @@ class _Regeneration:
         self.answered[prompt.id] = conversation
         done = len(self.answered) + len(self.refused)
         text = f"answering | {self.tokens_per_s:.0f} tokens/s, {self._time_left()} left"
-        self._progress(text, done, len(self._prompts))
+        self._progress(text, done, len(self.prompts))
 
     def _time_left(self) -> str:
         """By the prompts of this call, which are not all of one length."""
-        left = len(self._prompts) - len(self.answered) - len(self.refused)
+        left = len(self.prompts) - len(self.answered) - len(self.refused)
         self._num_done += 1
         seconds = round((time.monotonic() - self._started_s) * left / self._num_done)
         return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -24,6 +24,9 @@ _Endpoint = Annotated[
 ]
 _ServedModel = Annotated[str | None, typer.Option(help="The verifier's name there.")]
 _Exclude = Annotated[Path | None, typer.Option(help="Evaluation prompts: shared ones are refused.")]
+_Reuse = Annotated[
+    Path | None, typer.Option(help="An earlier folder: its answers to equal prompts are taken.")
+]
 _Dtype = Annotated[str | None, typer.Option(help="float32 on CPU, the verifier's own on a GPU.")]
 _MaxModelLen = Annotated[int | None, typer.Option(help="Prompt and answer tokens at most.")]
 _Gpus = Annotated[int | None, typer.Option(help="GPUs per verifier (1).")]
@@ -44,6 +47,7 @@ def regenerate(
     endpoint: _Endpoint = None,
     served_model: _ServedModel = None,
     exclude: _Exclude = None,
+    reuse: _Reuse = None,
     dtype: _Dtype = None,
     max_model_len: _MaxModelLen = None,
     tensor_parallel_size: _Gpus = None,
@@ -75,6 +79,7 @@ def regenerate(
             resolved,
             cache_dir=settings.cache_dir,
             exclude=exclude,
+            reuse=reuse,
             overwrite=overwrite,
             progress=report,
         )

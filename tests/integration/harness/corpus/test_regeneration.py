@@ -35,6 +35,7 @@ def run(verifier: Verifier, prompts_path: Path, answering: Answering, tmp_path: 
         out: str = "out",
         config: RegenerateConfig = CONFIG,
         overwrite: bool = False,
+        reuse: Path | None = None,
         **faults: object,
     ) -> Regenerated:
         return regenerate(
@@ -44,6 +45,7 @@ def run(verifier: Verifier, prompts_path: Path, answering: Answering, tmp_path: 
             config,
             server=answering(**faults),
             overwrite=overwrite,
+            reuse=reuse,
             progress=silent,
         )
 
@@ -136,6 +138,23 @@ def test_up_to_so_many_failures_are_listed_and_the_work_is_finished(
     assert (manifest.counts["refused"], manifest.counts["conversations"]) == (1, 21)
     assert "bad" in (tmp_path / "out" / "refused.jsonl").read_text()
     assert not (tmp_path / "out" / "failed.jsonl").exists()
+
+
+def test_answers_of_an_earlier_folder_are_taken_for_equal_prompts(
+    run: Regenerate, prompts_path: Path, tmp_path: Path
+) -> None:
+    lines = prompts_path.read_text().splitlines()
+    run("first")
+    changed = lines[3].replace("question 3", "another question")
+    more = '{"id": "new", "category": "qa", "prompt": "one more"}'
+    prompts_path.write_text("\n".join([*lines[:3], changed, *lines[4:], more]) + "\n")
+    log = tmp_path / "asked.txt"
+    manifest = run("second", reuse=tmp_path / "first", log=log).manifest
+    assert sorted(log.read_text().split("\n")) == ["", '"another question"', '"one more"']
+    assert manifest == run("third").manifest
+    other = CONFIG.model_copy(update={"max_tokens": 5})
+    with pytest.raises(ConfigError, match="max_tokens: there 6, asked 5"):
+        run("fourth", config=other, reuse=tmp_path / "first")
 
 
 def test_thoughts_are_kept_and_come_before_the_next_question(

@@ -1,0 +1,41 @@
+"""Answers of an earlier regeneration for prompts that are asked again."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from eval.spec import Prompt
+from harness.config.load import flatten
+from harness.corpus.conversations import Conversation, load_conversations
+from harness.corpus.manifest import Plan
+from harness.errors import ConfigError
+
+
+def find_answered(folder: Path, plan: Plan, prompts: Mapping[str, Prompt]) -> list[Conversation]:
+    """Conversations of a finished regeneration that answer these prompts, by id and question.
+
+    Args:
+        folder: The earlier regeneration.
+        plan: Of the new one; verifier and settings must be the earlier one's.
+        prompts: What is asked, by id.
+
+    Raises:
+        ConfigError: No finished regeneration there, or one of another verifier or other settings.
+        CheckError: A file of it was changed.
+    """
+    manifest, conversations = load_conversations(folder)
+    was = flatten({"verifier": manifest.inputs.get("verifier"), **manifest.config})
+    now = flatten({"verifier": plan.inputs.get("verifier"), **plan.config})
+    differing = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
+    if differing:
+        lines = "\n".join(
+            f"  {key}: there {was.get(key)}, asked {now.get(key)}" for key in differing
+        )
+        raise ConfigError(
+            f"{folder}: expected answers of the same verifier and settings, found:\n{lines}",
+            "leave --reuse out, or ask with the settings of that folder",
+        )
+    return [said for said in conversations if _is_same(said, prompts.get(said.id))]
+
+
+def _is_same(said: Conversation, prompt: Prompt | None) -> bool:
+    return prompt is not None and tuple(turn.question for turn in said.turns) == prompt.turns
