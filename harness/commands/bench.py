@@ -13,6 +13,7 @@ from harness.commands.benchprofile import add_profile, show_profile
 from harness.commands.benchshow import show_result
 from harness.commands.benchtune import bench_tuned, show_tuning
 from harness.commands.options import AsJson, Drafters, OptionalVerifier, Prompts
+from harness.commands.preflight import begin, check_bench
 from harness.config.bench import BenchConfig
 from harness.config.load import load_config
 from harness.errors import ConfigError
@@ -101,6 +102,8 @@ def bench(
         for title, facts in describe_bench(resolved, settings, find_stand_in(config)):
             show_facts(title, facts)
         return
+    if resolved.verifier is not None:
+        begin("bench", check_bench(resolved, settings))
     store, extras = open_store(settings), list[Callable[[], None]]()
     with progress() as report:
         if tune:

@@ -61,14 +61,18 @@ def check_step(path: Path, settings: Settings) -> list[Check]:
 
 
 def check_bench(config: BenchConfig, settings: Settings) -> list[Check]:
-    """Verifier, GPUs and the memory of its engines."""
+    """Verifier, GPUs and the memory of one engine; where two do not fit, they run in turn.
+
+    Raises:
+        ConfigError: The bench names no verifier.
+    """
     if config.verifier is None:
         raise ConfigError("expected a verifier in the bench, found none", "put it into the YAML")
     verifier, found = preflight.check_verifier(config.verifier, settings)
     checks = [found, *preflight.check_gpus()]
     if verifier is not None and detect_device() == "cpu":
         spec = resolve_server(ServerSpec(verifier=verifier.path, **config.server.model_dump()))
-        checks.append(preflight.check_memory(2 * engine_bytes(spec), "cpu"))
+        checks.append(preflight.check_memory(engine_bytes(spec), "cpu"))
     elif verifier is not None:
         checks.append(_check_num_gpus(config.server.tensor_parallel_size))
     return [*checks, preflight.check_disk(settings.bench_dir, 1 << 28, "measurements")]

@@ -11,6 +11,7 @@ from typer._click import Context
 from typer.core import TyperGroup
 
 from harness.commands.benching import bench_drafters
+from harness.commands.preflight import begin
 from harness.config.load import dump_yaml, load_config
 from harness.config.sweep import SweepConfig
 from harness.errors import ConfigError, WorkError
@@ -53,6 +54,7 @@ from harness.sweep.view import (
 )
 from harness.tracking.store import Store, open_store
 from harness.training.dryrun import describe_training, find_stand_in
+from harness.training.preflight import check_training
 
 
 class _Group(TyperGroup):
@@ -109,6 +111,7 @@ def run(
     if dry_run:
         _describe(prepared, config, store)
         return
+    begin("sweep", check_training(prepared.base, settings))
     require_trainable(prepared, store)
     with live_table() as table:
 
