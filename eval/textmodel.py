@@ -24,7 +24,7 @@ _EMBEDDING = "embed_tokens.weight"
 _ALIASES = {"kimi_k2": "deepseek_v3"}
 """Model types of published code that transformers has under another name. Source: transformers
 5.19, models/kimi_k25/configuration_kimi_k25.py."""
-_UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, TypeError)
+_UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, TypeError, ImportError)
 
 
 def load_text_model(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> torch.nn.Module:
