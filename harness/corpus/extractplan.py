@@ -29,7 +29,7 @@ class ExtractConfig(Frozen):
     estimate by the free memory. Halved, and gone on, where memory ends."""
     backend: Literal["transformers", "vllm"] = "transformers"
     device_map: str | None = None
-    """transformers: how a verifier is spread over GPUs, `auto` for one; needs accelerate."""
+    """transformers: how a verifier is spread over GPUs, `auto` for all; None: it is on one."""
     is_online: bool = False
     """Only the last rows are stored, which trainings validate on; the others are made by a server
     during the training (`harness data serve`)."""

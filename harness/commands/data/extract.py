@@ -33,7 +33,7 @@ def extract(
         str | None, typer.Option(help="transformers, or vllm: started for it.")
     ] = None,
     device_map: Annotated[
-        str | None, typer.Option(help="transformers: auto spreads over GPUs (needs accelerate).")
+        str | None, typer.Option(help="transformers: auto spreads it over all GPUs.")
     ] = None,
     online: Annotated[
         bool, typer.Option("--online", help="Store validation rows; serve the rest in training.")
