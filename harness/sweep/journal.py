@@ -71,8 +71,11 @@ lost is made again; what it wrote is a value that is then set to the same once m
 """
 
 
-def _is_away(error: Exception) -> bool:
-    return isinstance(error, OperationalError) or isinstance(error.__cause__, OperationalError)
+def _is_away(error: BaseException | None) -> bool:
+    """Whether a lost connection is behind it: Optuna and SQLAlchemy wrap it, twice at times."""
+    while error is not None and not isinstance(error, OperationalError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def open_storage(url: str | None, folder: Path) -> BaseStorage:

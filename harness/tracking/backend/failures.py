@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from mlflow.exceptions import MlflowException
 from requests.exceptions import ChunkedEncodingError
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from harness.errors import PrerequisiteError, TrackingError
 from harness.redaction import redacted
@@ -39,19 +39,25 @@ def translated(function: Callable[P, T]) -> Callable[P, T]:
 
     Every write of ours may be repeated: a point, param or tag written twice is the same one.
     """
+    return _guarded(function, is_patient=True)
 
+
+def translated_at_once(function: Callable[P, T]) -> Callable[P, T]:
+    """The same for the first look at a store: a database that does not answer is said at once."""
+    return _guarded(function, is_patient=False)
+
+
+def _guarded(function: Callable[P, T], *, is_patient: bool) -> Callable[P, T]:
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         for attempt in count():
             try:
                 return function(*args, **kwargs)
-            except MlflowException as error:
-                pauses = _AWAY_PAUSES_S if "(psycopg." in str(error) else _PAUSES_S
-                if attempt >= len(pauses) or not _may_pass(error):
+            except (MlflowException, SQLAlchemyError) as error:
+                pauses = _pauses_for(error, is_patient=is_patient)
+                if attempt >= len(pauses):
                     raise _explained(error) from error
                 time.sleep(pauses[attempt])
-            except SQLAlchemyError as error:  # while connecting; MLflow wraps the later ones
-                raise _unreadable(error) from error
             except ModuleNotFoundError as error:  # of the database that the address names
                 raise PrerequisiteError(
                     f"the MLflow store's address needs the module {error.name}, which is not "
@@ -76,6 +82,23 @@ def is_absence(error: MlflowException) -> bool:
     return bool(error.error_code in _ABSENT)
 
 
+def _pauses_for(error: MlflowException | SQLAlchemyError, *, is_patient: bool) -> tuple[float, ...]:
+    """How long to wait before each further try; empty: it does not pass."""
+    if _is_postgresql_away(error):
+        return _AWAY_PAUSES_S if is_patient else ()
+    is_passing = isinstance(error, MlflowException) and _may_pass(error)
+    return _PAUSES_S if is_passing else ()
+
+
+def _is_postgresql_away(error: BaseException | None) -> bool:
+    """Whether a connection that was lost or refused is behind it, however it is wrapped."""
+    while error is not None:
+        if isinstance(error, OperationalError) and "(psycopg." in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _may_pass(error: MlflowException) -> bool:
     """MLflow itself waits four minutes for a server that is away, not for half an answer."""
     if any(words in str(error) for words in _RACES):
@@ -93,7 +116,9 @@ def _unreadable(error: SQLAlchemyError) -> TrackingError:
     )
 
 
-def _explained(error: MlflowException) -> TrackingError:
+def _explained(error: MlflowException | SQLAlchemyError) -> TrackingError:
+    if isinstance(error, SQLAlchemyError):
+        return _unreadable(error)
     text = redacted(" ".join(str(error).split()))
     if "readonly database" in text:
         return TrackingError(

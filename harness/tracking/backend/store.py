@@ -21,7 +21,7 @@ from harness.redaction import redacted
 from harness.settings import Settings
 from harness.tracking import names, spelling
 from harness.tracking.backend import reading
-from harness.tracking.backend.failures import is_absence, translated
+from harness.tracking.backend.failures import is_absence, translated, translated_at_once
 from harness.tracking.backend.registry import MlflowRegistry
 from harness.tracking.backend.schema import sole_opener
 from harness.tracking.backend.writer import MlflowWriter, batches
@@ -244,7 +244,7 @@ class MlflowStore:
         return [run.info.run_name or "" for run in found]
 
 
-@translated
+@translated_at_once
 def _connect(uri: str) -> MlflowClient:
     with sole_opener(uri):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)

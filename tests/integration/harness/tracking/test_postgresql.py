@@ -1,18 +1,23 @@
 """A store straight in PostgreSQL: first use by several, one that is away, shared artifacts."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from fakes.command_line import environment_of, run_harness, start_python
 from fakes.deployment import Deployment
+from fakes.store_contract import log_checkpoint, weights
 
 from harness.errors import TrackingError
 from harness.settings import Settings
 from harness.tracking import names
-from harness.tracking.records import RunStatus
+from harness.tracking.records import Metric, RunStatus
 from harness.tracking.store import open_store
 
 from .test_embedded import OPEN_AND_LOG
+
+__all__ = ["weights"]
 
 
 def test_three_processes_open_an_empty_database_at_once(
@@ -60,3 +65,35 @@ def test_a_database_that_is_not_there_is_named(postgres_settings: Settings) -> N
     missing = postgres_settings.model_copy(update={"tracking_uri": f"{base}/nowhere"})
     with pytest.raises(TrackingError, match='database "nowhere" does not exist'):
         open_store(missing)
+
+
+def test_restarts_are_waited_for_in_every_write_and_read(
+    postgres_template: Deployment, postgres_settings: Settings, weights: Path
+) -> None:
+    postgres_settings = postgres_settings.model_copy(update={"root_dir": weights.parents[1]})
+    store = open_store(postgres_settings)
+
+    def restart() -> None:
+        for _ in range(3):
+            time.sleep(1)
+            postgres_template.up("stop")
+            time.sleep(1)
+            postgres_template.up("postgres")
+
+    restarts = threading.Thread(target=restart)
+    restarts.start()
+    written = []
+    while restarts.is_alive():
+        with store.start_run(names.KIND_TRAIN, "train", experiment=names.EXPERIMENT_TRAIN) as run:
+            run.log_params({"lr": 1e-3})
+            run.log_metrics([Metric("loss", 1.0, step) for step in range(50)])
+            run.log_dataset("corpus", "/data/corpus", "ab" * 32, "training")
+            model_id = log_checkpoint(run, weights)
+            store.set_model_tags(model_id, {"kept": True})
+        written.append(run.run_id)
+    restarts.join()
+    found = {run.run_id: run for run in store.find_runs(kind=names.KIND_TRAIN)}
+    for run_id in written:
+        assert found[run_id].status is RunStatus.FINISHED
+        assert found[run_id].metrics["loss"] == 1.0
+        assert store.checkpoints(run_id)[-1].tags["kept"] == "true"

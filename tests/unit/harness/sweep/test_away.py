@@ -5,7 +5,7 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.exceptions import StorageInternalError
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, PendingRollbackError
 
 from harness.sweep import journal
 from harness.sweep.journal import PatientStorage, open_storage
@@ -22,7 +22,10 @@ class Restarted(optuna.storages.InMemoryStorage):
             raise OperationalError("SELECT", {}, Exception("server closed the connection"))
         if name == "set_trial_user_attr" and Restarted.num_refused % 2 == 1:
             Restarted.num_refused += 1
-            raise StorageInternalError from OperationalError("UPDATE", {}, Exception("starting up"))
+            lost = OperationalError("UPDATE", {}, Exception("terminating connection"))
+            pending = PendingRollbackError("Can't reconnect until it is rolled back")
+            pending.__context__ = lost
+            raise StorageInternalError from pending
         return super().__getattribute__(name)
 
 

@@ -1,13 +1,14 @@
 """Failures of MLflow that pass are tried again; others are not."""
 
+import psycopg
 import pytest
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 from requests.exceptions import ChunkedEncodingError
+from sqlalchemy.exc import OperationalError
 
 from harness.errors import TrackingError
 from harness.tracking.backend import failures
-from harness.tracking.backend.failures import translated
+from harness.tracking.backend.failures import translated, translated_at_once
 
 LOST = (
     "(sqlite3.IntegrityError) UNIQUE constraint failed: datasets.experiment_id, datasets.name",
@@ -47,19 +48,34 @@ def test_an_answer_that_broke_off_is_asked_for_again(monkeypatch: pytest.MonkeyP
     assert ask() == b"all of it"
 
 
-def test_a_postgresql_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def lost() -> OperationalError:
+    """As SQLAlchemy says it; MLflow sets errors of its own on top, one of which says otherwise."""
+    return OperationalError("SELECT", {}, psycopg.errors.AdminShutdown("terminating connection"))
+
+
+def wrapped(words: str) -> MlflowException:
+    error = MlflowException(words)
+    error.__cause__ = lost()
+    return error
+
+
+@pytest.mark.parametrize("error", [lost(), wrapped("it is away"), wrapped("no such model")])
+def test_a_postgresql_that_is_away_is_waited_for(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(failures, "_PAUSES_S", ())
     monkeypatch.setattr(failures, "_AWAY_PAUSES_S", (0.0,) * 3)
-    words = "(psycopg.errors.AdminShutdown) terminating connection"
-    outcomes = [MlflowException(words, error_code=TEMPORARILY_UNAVAILABLE)] * 3 + [None]
+    outcomes = [error, error, error, None]
 
-    @translated
     def log() -> str:
-        if error := outcomes.pop(0):
-            raise error
+        if found := outcomes.pop(0):
+            raise found
         return "logged"
 
-    assert log() == "logged"
+    assert translated(log)() == "logged"
+    outcomes[:] = [error, None]
+    with pytest.raises(TrackingError):
+        translated_at_once(log)()
 
 
 def test_what_does_not_pass_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
