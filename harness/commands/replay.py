@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from eval.replayresult import DrafterReplay, PositionRow, ReplayResult, ReplayRow
 from eval.result import ALL
 from harness.commands.options import AsJson, Drafters, OptionalVerifier, Prompts
 from harness.commands.replaying import replay_drafters
@@ -15,9 +16,6 @@ from harness.render import interval_text, log, progress, show_json, show_table, 
 from harness.settings import load_settings, share_cores
 from harness.tracking import names
 from harness.tracking.store import open_store
-
-if TYPE_CHECKING:
-    from eval.replayresult import DrafterReplay, PositionRow, ReplayResult, ReplayRow
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -68,7 +66,7 @@ def replay(
         show_replay(done.result)
 
 
-def show_replay(result: "ReplayResult") -> None:
+def show_replay(result: ReplayResult) -> None:
     """Tables of a result, and below what they mean."""
     named = names.short_references(one.drafter for one in result.drafters)
     show_table(
@@ -101,7 +99,7 @@ def show_replay(result: "ReplayResult") -> None:
     )
 
 
-def _explanation(result: "ReplayResult") -> list[str]:
+def _explanation(result: ReplayResult) -> list[str]:
     """What the figures are, in lines that fit a screen of 80 columns."""
     greedy = result.greedy
     beyond = "counted, as a server does" if result.is_past_end_known else "not known, not counted"
@@ -119,7 +117,7 @@ def _explanation(result: "ReplayResult") -> list[str]:
     ]
 
 
-def _figures(row: "ReplayRow") -> tuple[object, ...]:
+def _figures(row: ReplayRow) -> tuple[object, ...]:
     emitted, everywhere = row.acceptance_length_emitted, row.everywhere_length
     return (
         row.k,
@@ -130,9 +128,7 @@ def _figures(row: "ReplayRow") -> tuple[object, ...]:
     )
 
 
-def _show_categories(
-    drafters: "tuple[DrafterReplay, ...]", k: int, named: Mapping[str, str]
-) -> None:
+def _show_categories(drafters: tuple[DrafterReplay, ...], k: int, named: Mapping[str, str]) -> None:
     rows = [
         (
             named[drafter.drafter],
@@ -153,7 +149,7 @@ def _show_categories(
 def _show_groups(
     title: str,
     column: str,
-    groups: "list[tuple[str, tuple[PositionRow, ...]]]",
+    groups: list[tuple[str, tuple[PositionRow, ...]]],
 ) -> None:
     rows = [
         (

@@ -6,11 +6,12 @@ before torch is imported.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from eval.facts import DraftFacts, VerifierFacts
 from eval.progress import ProgressFn
 from eval.prompts import digest_prompts
+from eval.replayresult import ReplayResult
 from eval.spec import Prompt
 from harness.commands.work import (
     DEFAULT_PROMPTS,
@@ -29,9 +30,6 @@ from harness.errors import CheckError, ConfigError
 from harness.settings import Settings
 from harness.tracking.resolve import ResolvedDrafter, require_unchanged, resolve_drafter
 from harness.tracking.store import Store
-
-if TYPE_CHECKING:
-    from eval.replayresult import ReplayResult
 
 
 class Contestant(NamedTuple):
@@ -74,7 +72,7 @@ class ReplayPlan(NamedTuple):
 
 def replay_drafters(
     config: ReplayConfig, settings: Settings, store: Store, progress: ProgressFn
-) -> "LoggedResult[ReplayResult]":
+) -> LoggedResult[ReplayResult]:
     """Replays the drafters of a config and logs the result as one replay run.
 
     What the verifier says to prompts is kept below `settings.replay_dir` and used again.
