@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -42,8 +43,8 @@ def read_gpus(only: str | None = None) -> tuple[Gpu, ...]:
         only: Index or UUID, as CUDA_VISIBLE_DEVICES names it.
     """
     select = (f"--id={only}",) if only else ()
-    rows = _ask(*select, "--query-gpu", _GPU)
-    processes = _ask(*select, "--query-compute-apps", _PROCESS) if rows else []
+    rows = ask_driver("--query-gpu", _GPU, *select)
+    processes = ask_driver("--query-compute-apps", _PROCESS, *select) if rows else []
     gpus = []
     for index, uuid, name, free, total in rows:
         held = [(int(pid), _mib(used)) for on, pid, used in processes if on == uuid]
@@ -57,10 +58,17 @@ def read_gpus(only: str | None = None) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def _ask(*arguments: str | tuple[str, ...]) -> list[list[str]]:
-    """Rows of a query, the last argument naming its columns; none where it is not answered."""
-    *flags, columns = arguments
-    *select, query = map(str, flags)
+def ask_driver(
+    query: str, columns: Sequence[str], *select: str, timeout_s: float = _QUERY_TIMEOUT_S
+) -> list[list[str]]:
+    """Rows of a query of nvidia-smi, a cell a column; none where it does not answer.
+
+    Args:
+        query: `--query-gpu` or `--query-compute-apps`.
+        columns: As `nvidia-smi --help-query-gpu` names them.
+        select: Further flags.
+        timeout_s: How long it may take.
+    """
     if shutil.which("nvidia-smi") is None:
         return []
     try:
@@ -74,7 +82,7 @@ def _ask(*arguments: str | tuple[str, ...]) -> list[list[str]]:
             capture_output=True,
             text=True,
             check=True,
-            timeout=_QUERY_TIMEOUT_S,
+            timeout=timeout_s,
             env=child_environment(),
         )
     except (OSError, subprocess.SubprocessError):

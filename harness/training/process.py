@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 import psutil
 
+from harness.drafter.gpus import ask_driver
 from harness.settings import child_environment
 
 _WORKER = "harness.training.worker"
@@ -156,27 +157,15 @@ class ResourceMeter:
     def _sample_gpus(self) -> dict[str, float]:
         if not self._has_gpu:
             return {}
-        try:
-            query = f"--query-gpu={','.join(_GPU_QUERY)}"
-            done = subprocess.run(
-                ["nvidia-smi", query, "--format=csv,noheader,nounits"],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=_GPU_TIMEOUT_S,
-                env=child_environment(),
-            )
-        except (OSError, subprocess.SubprocessError):
-            self._has_gpu = False
-            return {}
-        return parse_gpus(done.stdout)
+        rows = ask_driver("--query-gpu", _GPU_QUERY, timeout_s=_GPU_TIMEOUT_S)
+        self._has_gpu = bool(rows)
+        return gpu_figures(rows)
 
 
-def parse_gpus(text: str) -> dict[str, float]:
-    """Figures per GPU from nvidia-smi's lines `<percent>, <MiB>`; `[N/A]` is left out."""
+def gpu_figures(rows: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Figures per GPU from its percent and MiB in use; `[N/A]` is left out."""
     figures: dict[str, float] = {}
-    for index, line in enumerate(text.strip().splitlines()):
-        busy, used = (cell.strip() for cell in line.split(","))
+    for index, (busy, used) in enumerate(rows):
         if busy.isdecimal():
             figures[f"gpu{index}_percent"] = float(busy)
         if used.isdecimal():
