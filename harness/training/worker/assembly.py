@@ -127,11 +127,11 @@ def build_loaders(
         preprocess=shift_batch,
     )
     if job.config.noise:
-        loaders[0].collate_fn = _Noisy(loaders[0].collate_fn, job.config.noise)
+        loaders[0].collate_fn = Noisy(loaders[0].collate_fn, job.config.noise)
     return loaders
 
 
-class _Noisy:
+class Noisy:
     """Adds uniform noise to the aux hidden states of a packed batch; a class, for workers."""
 
     def __init__(self, collate: Callable[[Any], dict[str, torch.Tensor]], width: float) -> None:
@@ -139,6 +139,7 @@ class _Noisy:
         self._width = width
 
     def __call__(self, samples: Any) -> dict[str, torch.Tensor]:
+        """The batch of these samples, noise on."""
         batch = self._collate(samples)
         states = batch["hidden_states"]
         batch["hidden_states"] = states + (torch.rand_like(states) - 0.5) * self._width
