@@ -3,6 +3,7 @@
 import httpx
 
 from harness.errors import PrerequisiteError, WorkError
+from harness.redaction import redacted
 
 _TIMEOUT_S = 10.0
 
@@ -19,17 +20,18 @@ class Endpoint:
     """
 
     def __init__(self, base_url: str, model: str | None) -> None:
-        self.base_url = base_url
+        self.base_url, self._shown = base_url, redacted(base_url)
         served = self._fetch_models()
+        listed = ", ".join(served) or "none"
         if model is None and len(served) != 1:
             raise PrerequisiteError(
-                f"{base_url}: expected one model, found {', '.join(served) or 'none'}",
+                f"{self._shown}: expected one model, found {listed}",
                 "name one with --served-model",
             )
         self.model = model or served[0]
         if self.model not in served:
             raise PrerequisiteError(
-                f"{base_url}: expected the model {self.model}, found {', '.join(served) or 'none'}",
+                f"{self._shown}: expected the model {self.model}, found {listed}",
                 "give --served-model as the server lists it, or start it with --served-model-name",
             )
 
@@ -50,7 +52,7 @@ class Endpoint:
             return [str(model["id"]) for model in response.json()["data"]]
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             raise PrerequisiteError(
-                f"{self.base_url}/v1/models: expected a vLLM server, found "
+                f"{self._shown}/v1/models: expected a vLLM server, found "
                 f"{type(error).__name__}: {error}",
                 "start one with: vllm serve <verifier> --generation-config vllm",
             ) from error

@@ -34,6 +34,7 @@ from harness.corpus.reuse import find_answered
 from harness.digests import digest_files, write_atomic
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import WorkError
+from harness.redaction import redacted
 
 REFUSED_NAME = "refused.jsonl"
 FAILED_NAME = "failed.jsonl"
@@ -107,7 +108,7 @@ def regenerate(
         files = digest_files(out_dir, (CONVERSATIONS_NAME, REFUSED_NAME))
         origins = {"prompts": prompts_path.name, "verifier": verifier.reference}
         if config.endpoint:
-            origins["endpoint"] = config.endpoint
+            origins["endpoint"] = redacted(config.endpoint)
         manifest = finish_stage(out_dir, plan, counts, files, origins)
     return Regenerated(manifest=manifest, tokens_per_s=work.tokens_per_s)
 
