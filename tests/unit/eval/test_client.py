@@ -71,9 +71,7 @@ def test_without_streaming_there_is_an_answer_but_no_time_per_token() -> None:
 )
 def test_a_request_that_goes_wrong_is_listed_with_its_reason(fault: str, reason: str) -> None:
     with FakeVllm(num_tokens=8, fault=fault) as fake:
-        batch = ask(
-            fake.base_url, "verifier", PROMPTS[:2], SAMPLING, concurrency=2, timeout_s=0.5
-        )
+        batch = ask(fake.base_url, "verifier", PROMPTS[:2], SAMPLING, concurrency=2, timeout_s=0.5)
     assert [failure.prompt_id for failure in batch.failures] == ["p0", "p1"]
     assert reason in batch.failures[0].reason
     with pytest.raises(RequestError, match="2 of 2 requests failed"):
