@@ -123,7 +123,8 @@ def main() -> None:
             print(
                 f"round {number}: bare {num_tokens / bare.clock:.0f} tokens/s, extract "
                 f"{num_tokens / whole.clock:.0f}, {rounds[-1][0]:.1%}; CPU "
-                f"{num_tokens / bare.cpu:.0f} and {num_tokens / whole.cpu:.0f}, {rounds[-1][1]:.1%}",
+                f"{num_tokens / bare.cpu:.0f} and {num_tokens / whole.cpu:.0f}, "
+                f"{rounds[-1][1]:.1%}",
                 flush=True,
             )
     clock, cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
