@@ -11,13 +11,16 @@ from harness.settings import SECRET_NAME, secret_values
 _HIDDEN = "***"
 _LOGIN = re.compile(r"(://[^/:@\s]*:)[^/@\s]+(?=@)")
 _QUERY = re.compile(r"([?&][\w.\-]*(?:passw|token|secret|key)[\w.\-]*=)[^&\s]+", re.IGNORECASE)
+_ADDRESS = re.compile(r"://[^\s\"'<>`]+")
+"""Only there is `&key=` a query: in the script of a figure it is a part of the program."""
 _TEXT_PROBE_BYTES = 4096
 
 
 def redacted(text: str) -> str:
     """The text with *** for each password in an address, and for each secret of this process."""
     if "://" in text:
-        text = _QUERY.sub(rf"\g<1>{_HIDDEN}", _LOGIN.sub(rf"\g<1>{_HIDDEN}", text))
+        text = _LOGIN.sub(rf"\g<1>{_HIDDEN}", text)
+        text = _ADDRESS.sub(lambda found: _QUERY.sub(rf"\g<1>{_HIDDEN}", found[0]), text)
     for value in secret_values():
         text = text.replace(value, _HIDDEN)
     return text

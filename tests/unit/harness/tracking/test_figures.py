@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import kaleido
+import plotly
 import pytest
 from fakes.bench_results import bench_result, bench_row, interval
 from fakes.memory_store import MemoryStore
@@ -125,6 +126,7 @@ def test_without_a_browser_there_is_no_picture_and_the_run_says_so(
     page = store.read_text(run.run_id, "figures/acceptance_by_position.html")
     assert page is not None
     assert 'src="http' not in page, "nothing is fetched"
+    assert plotly.offline.get_plotlyjs() in page, "and the program that draws is whole"
 
 
 def test_a_picture_lies_beside_its_page(
