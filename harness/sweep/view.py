@@ -12,8 +12,8 @@ from harness.sweep.records import Trial, TrialState
 from harness.sweep.serving import ATTR_CLAIM
 from harness.sweep.space import spell
 from harness.sweep.study import SweepStudy
-from harness.sweep.verdicts import has_next, rank, served_rank
-from harness.tracking.markdown import table
+from harness.sweep.verdicts import SURVIVORS, has_next, rank, served_rank
+from harness.tracking.markdown import page_table
 
 COLUMNS = ("trial", "what differs", "stage", "acceptance", "speedup", "min", "why")
 LEGEND = (
@@ -54,7 +54,7 @@ def describe(study: SweepStudy, trials: Sequence[Trial]) -> str:
     """Markdown for the sweep's run: the claim, then the best trials."""
     served, ranked = served_rank(study.config, trials), rank(study.config, trials)
     best = [*served, *(trial for trial in ranked if trial not in served)][:_DESCRIBED]
-    told = table(COLUMNS, overview(study, best).rows)
+    told = page_table(COLUMNS, overview(study, best).rows)
     counted = f"The best {len(best)} of {len(trials)} trials"
     return f"{conclusion(study)}.\n\n{told}\n\n{counted}; {LEGEND}.\n"
 
@@ -118,7 +118,7 @@ def explain(trials: Iterable[Trial]) -> tuple[str, ...]:
 
 def _stage(trial: Trial) -> str:
     if "stage" in trial.served and "reason" not in trial.served:
-        return "served" if trial.served["stage"] == "survivors" else str(trial.served["stage"])
+        return "served" if trial.served["stage"] == SURVIVORS else str(trial.served["stage"])
     if trial.state is TrialState.COMPLETE and "duplicate_of" not in trial.facts:
         return "trained"
     if trial.stage == "training" and "epoch" in trial.facts:

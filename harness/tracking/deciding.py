@@ -7,12 +7,18 @@ from harness.digests import digest_json
 from harness.drafter.provenance import package_versions
 from harness.errors import PromotionError
 from harness.settings import Settings
-from harness.tracking import history, measurements, registry
+from harness.tracking import history, measurements, names, registry
 from harness.tracking.decisions import Decision, DecisionLog, Gate, now_text, who
 from harness.tracking.store import Store
 
 _REFUSED = ("refused", "would refuse", "waits for approval", "would wait for approval")
 _FEWEST_DIGITS = 12
+_SHOWN_FIGURES = (
+    names.METRIC_ACCEPTANCE_LENGTH,
+    names.METRIC_DECODE_SPEEDUP,
+    names.METRIC_NUM_SPECULATIVE_TOKENS,
+)
+"""As tags of a version, in the table of versions; the bench has them all."""
 
 
 class Promotion(Frozen):
@@ -135,12 +141,13 @@ def _draft(promotion: Promotion, policy: Policy) -> Decision:
 
 
 def _version_tags(draft: Decision, row: BenchRow) -> dict[str, str]:
+    figures = measurements.row_metrics(row)
     tags = {
         "weights.digest": draft.weights_digest,
         "bench.run_id": str(draft.bench_run_id),
         "policy.digest": draft.policy_digest,
         "promoted.by": draft.who,
         "approved.by": draft.approved_by or "",
-        **{key: f"{value:.6g}" for key, value in measurements.row_metrics(row).items()},
+        **{key: f"{figures[key]:.6g}" for key in _SHOWN_FIGURES if key in figures},
     }
     return {key: value for key, value in tags.items() if value}

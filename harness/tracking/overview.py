@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from eval.replayresult import ReplayResult
 from eval.result import ALL, BenchResult, BenchRow
 from harness.tracking import names
-from harness.tracking.markdown import run_link, table
+from harness.tracking.markdown import page_table, run_link
 from harness.tracking.records import Checkpoint, Metric, RunSummary
 from harness.tracking.run import Run
 from harness.tracking.store import Store
@@ -66,12 +66,12 @@ def describe_training(run: RunSummary, checkpoints: Sequence[Checkpoint]) -> str
         (c.epoch, c.step, *(_rounded(c.metrics.get(key)) for key in shown.values()), c.digest[:12])
         for c in checkpoints
     ]
-    told = table(("epoch", "step", *shown, "weights"), rows) if rows else "No checkpoint yet."
+    told = page_table(("epoch", "step", *shown, "weights"), rows) if rows else "No checkpoint yet."
     parent = run.tags.get(names.TAG_FINETUNE_PARENT)
     if not parent:
-        return f"{told}\n"
+        return f"Validation:\n\n{told}\n"
     link = run_link(names.short_reference(parent), run.tags.get(names.TAG_FINETUNE_PARENT_RUN))
-    return f"{told}\n\nFinetuned from {link}.\n"
+    return f"Validation:\n\n{told}\n\nFinetuned from {link}.\n"
 
 
 def describe_bench(result: BenchResult, checkpoints: Mapping[str, Checkpoint]) -> str:
@@ -104,8 +104,9 @@ def describe_replay(result: ReplayResult, checkpoints: Mapping[str, Checkpoint])
     ]
     head = ("drafter", "K", "prompts", "acceptance length (walk)", "all positions")
     return (
-        f"{table(head, rows)}\n\n{_HIDDEN_STATES} {result.num_answer_tokens:,} answer tokens of "
-        f"`{result.source}`.\n\n{_links(checkpoints)}"
+        f"{page_table(head, rows)}\n\n{_HIDDEN_STATES} "
+        f"{result.num_answer_tokens:,} answer tokens of `{result.source}`.\n\n"
+        f"{_links(checkpoints)}"
         "Artifacts: `replay/replay.html` is the whole page."
     )
 
@@ -139,7 +140,7 @@ def _number(text: str) -> float | int | str:
 
 def _table(rows: Sequence[BenchRow]) -> str:
     head = ("drafter", "K", "at once", "acceptance length", "decode speedup")
-    return table(
+    return page_table(
         head,
         [
             (

@@ -2,10 +2,10 @@
 
 from harness.tracking import names
 from harness.tracking.decisions import Decision, Gate
-from harness.tracking.markdown import run_link, table
+from harness.tracking.markdown import page_table, run_link
 from harness.tracking.records import Checkpoint, RunSummary
 
-_SHORT = 12
+_SHORT, _MINUTE = 12, 16
 _ANSWERS = {True: "yes", False: "NO", None: "not asked"}
 
 
@@ -17,14 +17,15 @@ def describe_version(decision: Decision, checkpoint: Checkpoint, run: RunSummary
         checkpoint: What was promoted.
         run: The training that made it.
     """
+    made_at = decision.made_at[:_MINUTE].replace("T", " ")
     approved = f", approved by {decision.approved_by}" if decision.approved_by else ""
     instead = f" in place of version {decision.from_version}" if decision.from_version else ""
     bench = run_link("bench", decision.bench_run_id) if decision.bench_run_id else "none"
     return (
-        f"Promoted {decision.made_at} by {decision.who}{approved}{instead}.\n\n"
-        f"**Lineage**\n\n{table(('what', 'which', 'SHA-256'), _lineage(checkpoint, run))}\n\n"
+        f"Promoted {made_at} UTC by {decision.who}{approved}{instead}.\n\n"
+        f"**Lineage**\n\n{page_table(('what', 'which', 'SHA-256'), _lineage(checkpoint, run))}\n\n"
         f"**Decision**, line {decision.sequence} of the log\n\n"
-        f"{table(('gate', 'required', 'found', 'passed'), map(_gate, decision.gates))}\n\n"
+        f"{page_table(('gate', 'required', 'found', 'passed'), map(_gate, decision.gates))}\n\n"
         f"Evidence: {bench}. Policy: sha256 `{decision.policy_digest[:_SHORT]}`.\n"
     )
 
