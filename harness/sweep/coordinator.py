@@ -135,7 +135,7 @@ class Coordinator:
         """
         for slot in self._free:
             try:
-                self._ports.require_room(point, slot)
+                self._ports.require_room([point, *(r.point for r in self._running)], slot)
             except PrerequisiteError:
                 if slot is self._free[-1] and not self._running:
                     raise
@@ -173,7 +173,7 @@ class Coordinator:
         folder.mkdir(parents=True, exist_ok=True)
         worker = self._ports.launch(spec, folder, slot.environment)
         self._free.remove(slot)
-        self._running.append(Running(trial.number, spec.attempt, worker, slot))
+        self._running.append(Running(spec, point, worker, slot))
 
     def _listen(self, running: Running) -> bool:
         """Takes what a process said, and its end when it came; whether there was anything."""

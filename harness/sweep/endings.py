@@ -187,7 +187,8 @@ class Endings:
 
     def _is_last(self, number: int, epoch: Epoch) -> bool:
         train = self._study.space.resolve(self._study.trial(number).params).train
-        return epoch.epoch + 1 >= train.epochs
+        is_out_of_steps = train.max_steps is not None and epoch.step >= train.max_steps
+        return is_out_of_steps or epoch.epoch + 1 >= train.epochs
 
     def _copy(self, trial: Trial, twin: Trial) -> None:
         facts = {key: twin.facts[key] for key in _COPIED if key in twin.facts}

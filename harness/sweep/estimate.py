@@ -4,6 +4,7 @@ Estimates are upper ends: nothing is taken off for pruning.
 """
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +108,21 @@ class Estimator:
             num_slots=num_slots,
         )
 
-    def require_room(self, point: Point, slot: Slot) -> None:
+    def require_room(self, points: Sequence[Point], slot: Slot) -> None:
         """Refuses to start a trial that would not find disk, or a GPU that another uses.
+
+        Args:
+            points: Of the trial and of those that run, which may not have written anything yet.
+            slot: Where it would run.
 
         Raises:
             PrerequisiteError: Says what is needed, and what there is.
         """
-        needed = self.needed_bytes(point.train) + _RESERVE_BYTES
+        needed = sum(self.needed_bytes(point.train) for point in points) + _RESERVE_BYTES
         free = _free_bytes(self._settings)
         if free < needed:
             raise PrerequisiteError(
-                f"the next trial needs up to {needed / 1e9:.1f} GB with a reserve, "
+                f"{len(points)} trials at once need up to {needed / 1e9:.1f} GB with a reserve, "
                 f"{self._settings.checkpoints_dir} has {free / 1e9:.1f} GB free",
                 "free space, or set fixed: {keep_best: 1, upload_below_mb: 0}; the same command "
                 "goes on",

@@ -68,6 +68,8 @@ PatientStorage: Callable[[BaseStorage], BaseStorage] = type(
 
 Optuna gives up at the first broken connection, and the coordinator with it. A call whose answer was
 lost is made again; what it wrote is a value that is then set to the same once more.
+Only a new trial whose number was lost is asked for anew: no process has the first one, and the next
+call takes it up.
 """
 
 

@@ -1,7 +1,7 @@
 """What a coordinator needs of the world, named, so that tests can put their own in."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -37,8 +37,8 @@ class Ports(NamedTuple):
 
     launch: Callable[[TrialSpec, Path, Mapping[str, str]], Worker]
     end_leftover: Callable[[Path, float], bool]
-    require_room: Callable[[Point, Slot], None]
-    """Raises PrerequisiteError when a trial would not find disk or memory."""
+    require_room: Callable[[Sequence[Point], Slot], None]
+    """Raises PrerequisiteError when the first point, the others running, would not find room."""
     num_interrupts: Callable[[], int]
     watch: Callable[[tuple[Trial, ...]], None]
     clock: Callable[[], float] = time.monotonic
@@ -71,8 +71,9 @@ class Pause(StrEnum):
 class Running:
     """A trial that has a process."""
 
-    def __init__(self, number: int, attempt: int, worker: Worker, slot: Slot) -> None:
-        self.number, self.attempt, self.worker, self.slot = number, attempt, worker, slot
+    def __init__(self, spec: TrialSpec, point: Point, worker: Worker, slot: Slot) -> None:
+        self.number, self.attempt = spec.number, spec.attempt
+        self.point, self.worker, self.slot = point, worker, slot
         self.causes = Causes()
         self.num_events = 0
         self.is_given_up = False

@@ -19,7 +19,7 @@ from harness.errors import CheckError
 from harness.sweep.endings import Endings
 from harness.sweep.records import Reason, Trial
 from harness.sweep.study import SweepStudy
-from harness.sweep.verdicts import front, rank, served_rank
+from harness.sweep.verdicts import FINAL, SURVIVORS, front, rank, served_rank
 from harness.tracking import names
 from harness.tracking.measurements import best_row
 from harness.tracking.store import Store
@@ -94,10 +94,10 @@ class Serving:
 
     def serve(self) -> None:
         """Measures the best trials beside the base, then the last few to the asked precision."""
-        served = self._serve(self._survivors(), "survivors", {})
+        served = self._serve(self._survivors(), SURVIVORS, {})
         if self._config.final_precision is not None:
             changes = {"precision": self._config.final_precision}
-            served |= self._serve(self._finalists(), "final", changes)
+            served |= self._serve(self._finalists(), FINAL, changes)
         self._conclude(served)
 
     def _survivors(self) -> list[Trial]:
@@ -143,7 +143,7 @@ class Serving:
         """One measurement of all; when it fails, one of each, so that one cannot spoil the rest."""
         references = {trial.number: f"run:{trial.facts['run_id']}" for trial in group}
         drafters = [*references.values()]
-        if stage == "final":
+        if stage == FINAL:
             drafters += self._champion(drafters)
         config = self._bench.model_copy(
             update={
@@ -167,15 +167,18 @@ class Serving:
     def _conclude(self, served: Mapping[int, Served]) -> None:
         """Holds the best of what was measured against the base, prompt by prompt.
 
-        Each is paired with the baseline of its own measurement, so that they may differ in K.
+        Each is paired with the baseline of its own measurement, so that they may differ in K. The
+        best is chosen by the figures that it is judged by: of m that were measured with it, its
+        interval is made at 1 - (1 - confidence) / m (Bonferroni), so that the claim holds for any.
         """
-        best = next(
-            (t.number for t in served_rank(self._config, self._study.trials()) if t.number), None
-        )
-        if best is None or not {0, best} <= served.keys():
+        rivals = [t for t in served_rank(self._config, self._study.trials()) if t.number]
+        if not rivals or not {0, rivals[0].number} <= served.keys():
             return
-        base, other = served[0], served[best]
-        (found,) = paired_differences(base.arm, other.arm, base.bootstrap, is_by_category=False)
+        best, base = rivals[0].number, served[0]
+        num_rivals = sum(t.served["stage"] == rivals[0].served["stage"] for t in rivals)
+        error = (1 - base.bootstrap.confidence) / num_rivals
+        bootstrap = base.bootstrap.model_copy(update={"confidence": 1 - error})
+        (found,) = paired_differences(base.arm, served[best].arm, bootstrap, is_by_category=False)
         self._study.set_attr(ATTR_CLAIM, {"trial": best, **found.model_dump(mode="json")})
 
     def _champion(self, known: Sequence[str]) -> list[str]:

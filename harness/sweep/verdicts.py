@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from harness.config.sweep import Limits, Metric, SweepConfig, Wilcoxon
 from harness.sweep.records import Epoch, Reason, Trial, TrialState
 
+SURVIVORS, FINAL = "survivors", "final"
+"""Measurements in vLLM: of the best trials, and of the best of these to the asked precision."""
 FINAL_STEP = 1_000_000_000
 """The report that stands as a pruned trial's value where reports are of single prompts."""
 _STEPS_PER_EPOCH = 100_000
@@ -141,8 +143,11 @@ def front(config: SweepConfig, trials: Iterable[Trial]) -> list[Trial]:
 
 
 def served_rank(config: SweepConfig, trials: Iterable[Trial]) -> list[Trial]:
-    """Trials that were measured in vLLM, best first by what was measured."""
+    """Trials that were measured in vLLM, best first; those of the last measurement before others.
+
+    Figures of two measurements were not taken side by side, so they are not mixed.
+    """
     metric = config.objectives[0].metric
     key = metric if metric in {"decode_speedup", "acceptance_length"} else "acceptance_length"
     found = [trial for trial in trials if isinstance(trial.served.get(key), float)]
-    return sorted(found, key=lambda trial: -trial.served[key])
+    return sorted(found, key=lambda t: (t.served.get("stage") != FINAL, -t.served[key]))

@@ -1,7 +1,7 @@
 """A sweep without trainings: what a trial's process would say is written down at once."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fakes.memory_store import MemoryStore
@@ -115,12 +115,13 @@ class World:
         self.seen: list[tuple[Trial, ...]] = []
         self.settings: Settings = load_settings(folder)
         self.config = make_config(**config)
+        self.base = BASE
         self.slots = tuple(
             Slot(name=f"s{i}", environment={}) for i in range(self.config.workers or 1)
         )
 
     def open_study(self) -> SweepStudy:
-        space = Space(self.config, BASE)
+        space = Space(self.config, self.base)
         return SweepStudy(self.config, space, open_storage(None, self.folder))
 
     def run(self) -> tuple[Pause, SweepStudy, Coordinator]:
@@ -150,7 +151,7 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def require_room(self, point: Point, slot: Slot) -> None:
+    def require_room(self, points: Sequence[Point], slot: Slot) -> None:
         """There is room for everything."""
 
     def launch(self, spec: TrialSpec, folder: Path, environment: Mapping[str, str]) -> FakeWorker:

@@ -159,8 +159,12 @@ def test_halving_gives_up_trials_that_are_behind(tmp_path: Path) -> None:
     assert any(w.num_interrupts for w in world.workers)
 
 
-def test_a_trial_at_its_end_is_told_and_not_given_up(tmp_path: Path) -> None:
-    world = World(tmp_path, pruner={**HALVING, "min_resource": BASE.epochs}, n_trials=8)
+@pytest.mark.parametrize(("max_steps", "resource"), [(None, BASE.epochs), (10, 1)])
+def test_a_trial_at_its_end_is_told_and_not_given_up(
+    max_steps: int | None, resource: int, tmp_path: Path
+) -> None:
+    world = World(tmp_path, pruner={**HALVING, "min_resource": resource}, n_trials=8)
+    world.base = BASE.model_copy(update={"max_steps": max_steps})
     _, study, _ = world.run()
     assert all(t.state is TrialState.COMPLETE for t in study.trials())
 

@@ -77,10 +77,12 @@ def test_disk_is_looked_at_before_each_start(
     estimator = Estimating(tmp_path)
     slot = Slot(name="cpu0", environment={})
     if not is_refused:
-        estimator.require_room(POINT, slot)
+        estimator.require_room([POINT], slot)
+        with pytest.raises(PrerequisiteError, match=r"2 trials at once need up to 3\.1 GB"):
+            estimator.require_room([POINT, POINT], slot)
         return
-    with pytest.raises(PrerequisiteError, match=r"needs up to 2\.1 GB .* has 2\.0 GB free"):
-        estimator.require_room(POINT, slot)
+    with pytest.raises(PrerequisiteError, match=r"need up to 2\.1 GB .* has 2\.0 GB free"):
+        estimator.require_room([POINT], slot)
 
 
 @pytest.mark.parametrize(("free_mib", "is_refused"), [(30_000, True), (50_000, False)])
@@ -94,10 +96,10 @@ def test_a_gpu_that_another_uses_is_not_taken(
     )
     slot = Slot(name="gpu1", environment={}, gpu="1")
     if not is_refused:
-        Estimating(tmp_path).require_room(POINT, slot)
+        Estimating(tmp_path).require_room([POINT], slot)
         return
     with pytest.raises(PrerequisiteError, match=r"GPU 1 has 31\.5 of 83\.9 GB free"):
-        Estimating(tmp_path).require_room(POINT, slot)
+        Estimating(tmp_path).require_room([POINT], slot)
 
 
 def refuse(*_: object) -> None:

@@ -13,7 +13,7 @@ from harness.sweep.endings import Endings
 from harness.sweep.records import TrialState
 from harness.sweep.serving import Serving
 from harness.sweep.study import SweepStudy
-from harness.sweep.verdicts import rank
+from harness.sweep.verdicts import FINAL, SURVIVORS, rank, served_rank
 from harness.sweep.view import best_trial, conclusion
 from harness.tracking import names
 
@@ -115,6 +115,15 @@ def test_the_last_measurement_is_precise_and_beside_the_champion(
     assert "models:/m@champion" in last.drafters
     assert "models:/m@champion" not in first.drafters
     assert len(last.drafters) == 3
+
+
+def test_what_was_measured_last_ranks_before_what_was_not_measured_beside_it(
+    searched: tuple[World, SweepStudy],
+) -> None:
+    world, study = searched
+    for number, stage, length in ((1, SURVIVORS, 1.9), (2, FINAL, 1.5), (0, FINAL, 1.4)):
+        study.note_served(number, {"stage": stage, "acceptance_length": length})
+    assert [t.number for t in served_rank(world.config, study.trials())] == [2, 0, 1]
 
 
 def test_one_that_is_not_served_does_not_spoil_the_others(
