@@ -267,10 +267,8 @@ def test_points_that_make_no_training_fail_without_being_counted(tmp_path: Path)
         "fc_norm": {"type": "categorical", "choices": [False, True]},
     }
     world = World(tmp_path, space=space, sampler={"type": "grid"}, n_trials=10, max_failures=1)
-    base = BASE.model_copy(update={"norm_before_fc": False, "fc_norm": False})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fakes.sweep_world.BASE", base)
-        pause, study, _ = world.run()
+    world.base = BASE.model_copy(update={"norm_before_fc": False, "fc_norm": False})
+    pause, study, _ = world.run()
     assert pause is Pause.DONE
     invalid = [t for t in study.trials() if t.facts.get("reason") == Reason.INVALID.value]
     assert [t.params for t in invalid] == [{"norm_before_fc": True, "fc_norm": True}]
