@@ -16,37 +16,44 @@ from harness.drafter.verifier import Verifier
 from harness.render import progress
 from harness.settings import load_settings, share_cores
 
+_Tokens = Annotated[Path, typer.Option(help="Folder of `harness data prepare`.")]
+_Layers = Annotated[str | None, typer.Option(help="Layer ids, as in 2,15,27.")]
+_Dtype = Annotated[
+    str | None, typer.Option(help="Of the stored states: float32, bfloat16, float16, fp8.")
+]
+_BatchTokens = Annotated[
+    int | None, typer.Option(help="Tokens per forward pass; by the free memory if not given.")
+]
+_Backend = Annotated[str | None, typer.Option(help="transformers, or vllm: started for it.")]
+_DeviceMap = Annotated[
+    str | None, typer.Option(help="transformers: auto spreads it over all GPUs.")
+]
+_Online = Annotated[
+    bool, typer.Option("--online", help="Store validation rows; serve the rest in training.")
+]
+_Parallel = Annotated[int | None, typer.Option(help="vllm: GPUs of one verifier (1).")]
+_Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="vllm: run code of the verifier's folder.")
+]
+_Yes = Annotated[
+    bool, typer.Option("--yes", help="Go on where it takes more than 20 GB or an hour.")
+]
+
 
 def extract(
     *,
-    tokens: Annotated[Path, typer.Option(help="Folder of `harness data prepare`.")],
+    tokens: _Tokens,
     verifier: RequiredVerifier,
     out: Out,
-    aux_layers: Annotated[str | None, typer.Option(help="Layer ids, as in 2,15,27.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Of the stored states: float32, bfloat16, float16, fp8.")
-    ] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens per forward pass; by the free memory if not given.")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option(help="transformers, or vllm: started for it.")
-    ] = None,
-    device_map: Annotated[
-        str | None, typer.Option(help="transformers: auto spreads it over all GPUs.")
-    ] = None,
-    online: Annotated[
-        bool, typer.Option("--online", help="Store validation rows; serve the rest in training.")
-    ] = False,
-    tensor_parallel_size: Annotated[
-        int | None, typer.Option(help="vllm: GPUs of one verifier (1).")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="vllm: run code of the verifier's folder.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Go on where it takes more than 20 GB or an hour.")
-    ] = False,
+    aux_layers: _Layers = None,
+    dtype: _Dtype = None,
+    batch_tokens: _BatchTokens = None,
+    backend: _Backend = None,
+    device_map: _DeviceMap = None,
+    online: _Online = False,
+    tensor_parallel_size: _Parallel = None,
+    trust_remote_code: _Trust = False,
+    yes: _Yes = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
