@@ -11,6 +11,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -96,6 +97,7 @@ def _up(what: str) -> Iterator[tuple[Path, int, int]]:
         yield folder, ports[0], ports[1]
     finally:
         subprocess.run([_UP, "stop"], env=environment, check=True)
+        shutil.rmtree(folder)
 
 
 def _settings(root: Path, uri: str) -> Settings:
