@@ -19,7 +19,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _SHOWN_CHARACTERS = 38
 _DIGEST = re.compile("[0-9a-f]{64}")
 _DIGEST_CHARACTERS = 12
-_FLAGGED = "; its times are flagged, see the warnings"
 
 
 @app.command()
@@ -104,8 +103,8 @@ def _show_pair(pair: Pair) -> None:
                 for d in pair.differences
             ],
         )  # fmt: skip
-    if pair.speed:
-        show_text(f"{pair.speed}{_FLAGGED if pair.is_flagged else ''}", hanging=2)
+    if pair.claim:
+        show_text(pair.claim, hanging=2)
     show_text(pair.acceptance, hanging=2)
     if pair.speed and not pair.is_together:
         warn(

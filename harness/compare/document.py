@@ -7,6 +7,7 @@ from harness.compare.differences import KeyDifference
 from harness.config.load import Frozen
 
 SCHEMA_VERSION = 1
+_FLAGGED = "; its times are flagged, see the warnings"
 
 
 class Compared(Frozen):
@@ -67,6 +68,11 @@ class Pair(Frozen):
     """In words; None where it was not measured."""
     acceptance: str
     differences: tuple[PairedDifference, ...]
+
+    @property
+    def claim(self) -> str | None:
+        """What is said of speed, with a caution where it rests on times that are flagged."""
+        return f"{self.speed}{_FLAGGED}" if self.speed and self.is_flagged else self.speed
 
 
 class Comparison(Frozen):

@@ -48,7 +48,7 @@ def _headline(found: Comparison) -> str:
     pairs = [pair for pair in found.headline() if pair.speed]
     if pairs:
         best = max(pairs, key=lambda pair: _ratio(pair).value)
-        return best.speed or ""
+        return best.claim or ""
     if found.headline():
         return found.headline()[0].acceptance
     rows = [row for row in found.figures if row.category == ALL]
@@ -121,7 +121,7 @@ def _pair_part(pair: Pair) -> str:
         Mark(d.category, _in_percent(d.speedup_ratio)) for d in pair.differences if d.speedup_ratio
     ]
     at = "" if pair.concurrency is None else f", {pair.concurrency} at once"
-    said = [pair.speed, pair.acceptance] if pair.speed else [pair.acceptance]
+    said = [pair.claim, pair.acceptance] if pair.claim else [pair.acceptance]
     rows = [
         (d.category, d.num_prompts,
          percent_text(d.speedup_ratio) if d.speedup_ratio else "-",

@@ -77,12 +77,16 @@ def describe_training(run: RunSummary, checkpoints: Sequence[Checkpoint]) -> str
 def describe_bench(result: BenchResult, checkpoints: Mapping[str, Checkpoint]) -> str:
     """Markdown: the table of results, the conditions, links to the trainings."""
     spec = result.spec
-    flags = "".join(f"- {row.drafter}: {flag}\n" for row in result.pooled() for flag in row.flags)
+    flags = "".join(
+        f"- {names.short_reference(row.drafter)}, K = {row.k}, {row.concurrency} at once: {flag}\n"
+        for row in result.pooled()
+        for flag in row.flags
+    )
     return (
         f"{_table(result.pooled())}\n\n{len(spec.prompts)} prompts, at most "
         f"{spec.sampling.max_tokens} tokens, {spec.confidence:.0%} intervals over prompts, "
         f"{result.pairing}.\n\n"
-        + (f"**Read before use**\n{flags}\n" if flags else "")
+        + (f"**Read before use**\n\n{flags}\n" if flags else "")
         + _links(checkpoints)
         + "Artifacts: `bench/report.html` is the whole page, `figures/` the plots."
     )
@@ -117,7 +121,7 @@ def _links(checkpoints: Mapping[str, Checkpoint]) -> str:
         f"- training of {run_link(c.name, c.run_id)}, weights `{c.digest[:12]}`\n"
         for c in checkpoints.values()
     ]
-    return "".join([*lines, "\n"]) if lines else ""
+    return "".join(["**Trainings**\n\n", *lines, "\n"]) if lines else ""
 
 
 def _mirror_params(run: Run, store: Store, checkpoint: Checkpoint) -> None:

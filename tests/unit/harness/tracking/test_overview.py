@@ -46,7 +46,7 @@ def test_a_bench_shows_the_settings_of_its_best_drafter(
     assert found.metrics["hp/lr"] == pytest.approx(0.001)
     assert found.tags[names.TAG_FINETUNE_PARENT] == parent[names.TAG_FINETUNE_PARENT]
     text = description(store, bench_id)
-    assert "epoch-1: the baseline drifted" in text
+    assert "epoch-1, K = 3, 1 at once: the baseline drifted" in text
     assert f"(#/runs/{run_id})" in text
 
 
