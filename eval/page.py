@@ -22,6 +22,7 @@ table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line);
   vertical-align: top }
 td { overflow-wrap: anywhere; min-width: 5.5rem } td.n, th.n { min-width: 1rem }
+td:first-child { overflow-wrap: break-word }
 .n { text-align: right; font-variant-numeric: tabular-nums }
 .flag { background: var(--flag); padding: .2rem .6rem; border-left: 4px solid var(--edge);
   display: inline-block }
