@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--hidden", type=int, default=64)
     flags = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=".") as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "corpus"
         write_corpus(folder, flags.files, flags.tokens, flags.hidden)
         began, cpu = time.perf_counter(), time.process_time()

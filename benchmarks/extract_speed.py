@@ -73,7 +73,7 @@ def run_whole(
         yield backend
 
     extraction.open_backend = loaded  # type: ignore[assignment]
-    with tempfile.TemporaryDirectory(dir=".") as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "hidden_states").mkdir()
         with Journal(folder / "journal.jsonl") as journal:
