@@ -23,8 +23,9 @@ postgresql:
 	  command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq postgresql >/dev/null; } || \
 	  echo "no PostgreSQL, and it could not be installed: its tests are skipped"
 
+# Two files at a time, each test and what it starts on one core.
 integration: setup postgresql
-	@$(bin)/pytest tests/integration --integration
+	@$(bin)/pytest tests/integration --integration -n 2 --dist loadfile
 
 # Looks at the MLflow UI and the report in a real browser; the screenshots are in build/screenshots.
 browser: setup
