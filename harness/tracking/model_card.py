@@ -1,6 +1,5 @@
 """The README.md of an exported drafter: what it is, what it was measured at, where it came from."""
 
-
 from eval.result import ALL, BenchResult, BenchRow
 from harness.config.load import Frozen
 from harness.digests import FolderDigest
