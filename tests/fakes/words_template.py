@@ -1,11 +1,16 @@
 """A real transformers tokenizer that counts words, with a chat template, built in memory."""
 
+from collections.abc import Sequence
+
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
+from harness.corpus.conversations import Conversation, Turn
+from harness.corpus.messages import Message
 from harness.corpus.template import ChatTemplate
+from harness.corpus.trainrows import Row, build_rows
 
 CHATML = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}"
@@ -46,3 +51,21 @@ def build_template(template: str = CHATML) -> ChatTemplate:
     """The template over that tokenizer."""
     tokenizer = build_tokenizer(template)
     return ChatTemplate(tokenizer, frozenset({tokenizer.convert_tokens_to_ids("<|end|>")}))
+
+
+def rows_of(
+    template: ChatTemplate, messages: Sequence[Message], *, is_cut: bool = False
+) -> list[Row]:
+    """The rows of a dialogue whose answers are split as a server would make them."""
+    answered = template.tokenise(template.split(messages, is_cut=is_cut))
+    turns = tuple(
+        Turn(
+            question="q",
+            answer="a",
+            prompt_token_ids=tuple(turn.prompt_token_ids),
+            token_ids=tuple(turn.token_ids),
+            finish_reason="stop",
+        )
+        for turn in answered
+    )
+    return build_rows(Conversation(id="c", category="c", turns=turns))

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes.words_template import rows_of
 from speculators.train.distributed_batch_sampler import MultipackDistributedBatchSamplerV2
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from eval.prompts import load_prompts
-from harness.corpus.conversations import Conversation, Turn
 from harness.corpus.messages import Message
 from harness.corpus.statistics import pack
 from harness.corpus.template import ChatTemplate
-from harness.corpus.trainrows import Row, build_rows
 from harness.drafter.verifier import Verifier
 from harness.settings import load_settings
 
@@ -57,21 +56,6 @@ def dialogues() -> list[list[Message]]:
         [Message(role, next(said)) for _ in range(1 + n % 3) for role in ("user", "assistant")]
         for n in range(60)
     ]
-
-
-def rows_of(template: ChatTemplate, messages: list[Message]) -> list[Row]:
-    answered = template.tokenise(template.split(messages, is_cut=False))
-    turns = tuple(
-        Turn(
-            question="q",
-            answer="a",
-            prompt_token_ids=tuple(turn.prompt_token_ids),
-            token_ids=tuple(turn.token_ids),
-            finish_reason="stop",
-        )
-        for turn in answered
-    )
-    return build_rows(Conversation(id="c", category="c", turns=turns))
 
 
 def test_the_mask_is_that_of_generation_marks_token_by_token(

@@ -1,5 +1,6 @@
 """What a machine does to a sweep: a locked database, a full disk, GPUs to be shared."""
 
+import contextlib
 import shutil
 import sqlite3
 import subprocess
@@ -55,10 +56,18 @@ def small_disk(settings: Settings) -> Iterator[Path]:
     """The checkpoints' folder on a disk of its own that can be made smaller."""
     folder = settings.checkpoints_dir
     folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "harness-test", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a file system")
-    yield folder
+    with mounted(folder, "-t", "tmpfs", "-o", f"size={_SIZE}", "harness-test"):
+        yield folder
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, *what: str) -> Iterator[None]:
+    """Something mounted on a folder; skips for a user who may not: that needs CAP_SYS_ADMIN."""
+    mount = ["mount", *what, str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{' '.join(mount)}, as root alone may: {done.stderr.strip()}")
+    yield
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
@@ -109,11 +118,8 @@ def artifacts(settings: Settings) -> Iterator[Path]:
     """The store's artifacts as a mount of their own, which can be made read-only."""
     folder = settings.artifacts_dir
     folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "--bind", str(folder), str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted(folder, "--bind", str(folder)):
+        yield folder
 
 
 def remount(folder: Path, mode: str) -> None:

@@ -1,12 +1,16 @@
-from collections.abc import Sequence
-
 import pytest
-from fakes.words_template import CHATML, MARKED, THINKING, build_template, build_tokenizer
+from fakes.words_template import (
+    CHATML,
+    MARKED,
+    THINKING,
+    build_template,
+    build_tokenizer,
+    rows_of,
+)
 
-from harness.corpus.conversations import Conversation, Turn
 from harness.corpus.messages import Message, NoConversationError
 from harness.corpus.template import ChatTemplate
-from harness.corpus.trainrows import Row, build_rows
+from harness.corpus.trainrows import Row
 
 SAID = [
     Message("system", "be brief"),
@@ -15,23 +19,6 @@ SAID = [
     Message("user", "ok?"),
     Message("assistant", "bye"),
 ]
-
-
-def rows_of(
-    template: ChatTemplate, messages: Sequence[Message], *, is_cut: bool = False
-) -> list[Row]:
-    answered = template.tokenise(template.split(messages, is_cut=is_cut))
-    turns = tuple(
-        Turn(
-            question="q",
-            answer="a",
-            prompt_token_ids=tuple(turn.prompt_token_ids),
-            token_ids=tuple(turn.token_ids),
-            finish_reason="stop",
-        )
-        for turn in answered
-    )
-    return build_rows(Conversation(id="c", category="c", turns=turns))
 
 
 def marked(template: ChatTemplate, row: Row) -> str:
