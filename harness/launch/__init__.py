@@ -1,0 +1,1 @@
+"""Where work runs when it does not run here: tasks, and the launchers that take them."""

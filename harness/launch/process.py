@@ -1,0 +1,87 @@
+"""A task as processes on the host that runs it: watched, heard, and gone with who started them.
+
+The command goes through `eval/supervise.py`, which ends its process group when this process ends in
+whatever way. Its stdin is a pipe from us, for tasks that save a checkpoint when it closes.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from eval.supervise import guard
+from harness.launch.ports import Task
+from harness.settings import child_environment
+
+_KILL_WAIT_S = 10.0
+_MOST_BYTES = 1 << 20
+"""Of what is read of the output at once."""
+
+
+class TaskProcess:
+    """A task that runs on this host; leaving the `with` block kills it.
+
+    Args:
+        task: What to run.
+        environment: Variables under those of the task: devices, threads.
+    """
+
+    def __init__(self, task: Task, environment: Mapping[str, str] | None = None) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._process = subprocess.Popen(
+            guard([sys.executable, "-P", *task.arguments], task.patience_s),
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            cwd=task.folder,
+            start_new_session=True,
+            env=child_environment(**{**(environment or {}), **task.environment}),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        self.close()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        code = self._process.poll()
+        return code - 256 if code is not None and code > 255 - signal.NSIG else code
+
+    def read(self, offset: int) -> bytes:
+        """What it printed after so many bytes, at most a MiB."""
+        return os.pread(self._output.fileno(), _MOST_BYTES, offset)
+
+    def interrupt(self) -> None:
+        """Asks it to save and stop, by SIGTERM; its supervisor kills it when its patience ends."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it and everything that it started, in whatever process group that is."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._process.pid)
+            for process in [root, *root.children(recursive=True)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._process.wait(_KILL_WAIT_S)
+
+    def close(self) -> None:
+        """Lets go of its pipe and its output."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._output.close()
