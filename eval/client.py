@@ -1,17 +1,24 @@
 """The asking side: chat requests with a limit on how many are under way, timed token by token."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
+from pydantic import ValidationError
 
 from eval.answers import Answer, Batch, Failure, Reading
 from eval.errors import RequestError
 from eval.spec import Prompt, Sampling
 
 _READ_BYTES = 1 << 20
+_BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_LEAST_WAIT_S, _MOST_WAIT_S = 1.0, 30.0
+_FOREIGN = (json.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValidationError)
+"""What reading raises over a document that is no answer."""
 
 
 def ask(
@@ -24,6 +31,8 @@ def ask(
     timeout_s: float = 600.0,
     is_streaming: bool = True,
     extra_body: dict[str, Any] | None = None,
+    is_patient: bool = False,
+    api_key: str | None = None,
     on_answer: Callable[[Answer], None] | None = None,
 ) -> Batch:
     """Asks every prompt, all turns with the model's own answers, and returns when all are done.
@@ -37,6 +46,8 @@ def ask(
         timeout_s: Seconds for one request as a whole.
         is_streaming: Without streaming there is no TTFT and no TPOT.
         extra_body: More request fields, for example `{"logprobs": true}`.
+        is_patient: A server that is too busy (HTTP 429, 503) is asked again, within `timeout_s`.
+        api_key: Of a server that asks for one; it is in no answer and no failure.
         on_answer: Called with each answer as it arrives, from this thread.
     """
     asker = _Asker(
@@ -46,9 +57,21 @@ def ask(
         timeout_s=timeout_s,
         is_streaming=is_streaming,
         extra_body=extra_body,
+        is_patient=is_patient,
+        api_key=api_key,
         on_answer=on_answer,
     )
     return asyncio.run(asker.ask_all(prompts, concurrency))
+
+
+class _BusyError(RequestError):
+    """The server has too much to do just now."""
+
+    def __init__(self, reason: str, retry_after: str | None) -> None:
+        super().__init__(reason)
+        is_number = retry_after is not None and retry_after.isdecimal()
+        self.wait_s = min(float(retry_after or 0), _MOST_WAIT_S) if is_number else None
+        """As the server says; None where it does not, or names a date."""
 
 
 class _Asker:
@@ -61,10 +84,14 @@ class _Asker:
         timeout_s: float,
         is_streaming: bool,
         extra_body: dict[str, Any] | None,
+        is_patient: bool,
+        api_key: str | None,
         on_answer: Callable[[Answer], None] | None,
     ) -> None:
         self._url = f"{base_url}/v1/chat/completions"
         self._timeout_s = timeout_s
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._is_patient = is_patient
         self._on_answer = on_answer
         self._is_streaming = is_streaming
         self._body: dict[str, Any] = {
@@ -85,7 +112,9 @@ class _Asker:
         limit = asyncio.Semaphore(concurrency)
         connector = aiohttp.TCPConnector(limit=0)
         started = time.perf_counter()
-        async with aiohttp.ClientSession(connector=connector, read_bufsize=_READ_BYTES) as session:
+        async with aiohttp.ClientSession(
+            connector=connector, read_bufsize=_READ_BYTES, headers=self._headers
+        ) as session:
 
             async def one(prompt: Prompt) -> tuple[list[Answer], Failure | None]:
                 async with limit:
@@ -102,12 +131,12 @@ class _Asker:
         self, session: aiohttp.ClientSession, prompt: Prompt
     ) -> tuple[list[Answer], Failure | None]:
         answers: list[Answer] = []
-        messages: list[dict[str, str]] = []
+        messages = prompt.opening()
         for turn, question in enumerate(prompt.turns):
             messages.append({"role": "user", "content": question})
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await self._ask_turn(session, prompt, turn, messages)
+                    answer = await self._ask_patiently(session, prompt, turn, messages)
             except TimeoutError:
                 reason = f"no end after {self._timeout_s:g} s"
                 return answers, Failure(prompt_id=prompt.id, turn=turn, reason=reason)
@@ -121,6 +150,24 @@ class _Asker:
             messages.append({"role": "assistant", "content": answer.text, **thought})
         return answers, None
 
+    async def _ask_patiently(
+        self,
+        session: aiohttp.ClientSession,
+        prompt: Prompt,
+        turn: int,
+        messages: list[dict[str, str]],
+    ) -> Answer:
+        """One turn; a busy server is asked again when it says, or ever more rarely."""
+        wait_s = _LEAST_WAIT_S
+        while True:
+            try:
+                return await self._ask_turn(session, prompt, turn, messages)
+            except _BusyError as busy:
+                if not self._is_patient:
+                    raise
+                await asyncio.sleep(busy.wait_s or wait_s)
+            wait_s = min(2 * wait_s, _MOST_WAIT_S)
+
     async def _ask_turn(
         self,
         session: aiohttp.ClientSession,
@@ -132,12 +179,19 @@ class _Asker:
         timeout = aiohttp.ClientTimeout(total=None)
         body = {**self._body, "messages": messages}
         async with session.post(self._url, json=body, timeout=timeout) as response:
-            if response.status != 200:  # noqa: PLR2004 - HTTP OK
-                raise RequestError(f"HTTP {response.status}: {(await response.text())[:400]}")
+            if response.status != HTTPStatus.OK:
+                reason = f"HTTP {response.status}: {(await response.text())[:400]}"
+                if response.status in _BUSY:
+                    raise _BusyError(reason, response.headers.get("Retry-After"))
+                raise RequestError(reason)
             reading = Reading()
-            if self._is_streaming:
-                async for line in response.content:
-                    reading.take_line(line, time.perf_counter() - sent_s)
-            else:
-                reading.take_whole(await response.json(), time.perf_counter() - sent_s)
-        return reading.to_answer(prompt, turn, sent_s)
+            try:
+                if self._is_streaming:
+                    async for line in response.content:
+                        reading.take_line(line, time.perf_counter() - sent_s)
+                else:
+                    reading.take_whole(await response.json(), time.perf_counter() - sent_s)
+                return reading.to_answer(prompt, turn, sent_s)
+            except _FOREIGN as error:
+                found = f"{type(error).__name__}: {error}"
+                raise RequestError(f"expected an answer as vLLM gives it, found {found}") from error

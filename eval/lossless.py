@@ -62,7 +62,7 @@ def _with_gap(
     prompt: Prompt,
     expected: Turns,
 ) -> Divergence:
-    messages: list[dict[str, str]] = []
+    messages = prompt.opening()
     for turn in range(divergence.turn + 1):
         messages.append({"role": "user", "content": prompt.turns[turn]})
         if turn < divergence.turn:

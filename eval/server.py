@@ -213,6 +213,7 @@ class VllmServer:
         command = self.build_command()
         # The environment is passed on, not read: credentials of a hub may be needed there.
         environment = {**os.environ, **_QUIET, **self.spec.env}
+        environment.pop("VLLM_API_KEY", None)  # of another's server: ours is on 127.0.0.1
         paths = [env["PYTHONPATH"] for env in (self.spec.env, os.environ) if env.get("PYTHONPATH")]
         if any(part.startswith("eval.") for part in command):  # a class of ours runs inside vLLM
             paths = [*([] if "site-packages" in SOURCE_DIR.parts else [str(SOURCE_DIR)]), *paths]

@@ -7,7 +7,14 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from eval.errors import SpecError
 
@@ -28,6 +35,20 @@ class Prompt(Frozen):
     id: str = Field(min_length=1)
     category: str = Field(min_length=1)
     turns: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    system: str | None = Field(default=None, min_length=1)
+    """What the model is told before the first turn; None: nothing, or what its template says."""
+
+    def opening(self) -> list[dict[str, str]]:
+        """The messages that come before the first turn."""
+        return [{"role": "system", "content": self.system}] if self.system else []
+
+    @model_serializer(mode="wrap")
+    def _leave_out_what_is_not_said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Prompts without a system message have the digest that they had before there were any."""
+        document: dict[str, Any] = dump(self)
+        if self.system is None:
+            document.pop("system", None)
+        return document
 
 
 def _is_assignment(word: str) -> bool:

@@ -207,7 +207,7 @@ class _Recording:
 
     def render(self, prompt: Prompt, turn: int, first: int) -> list[int]:
         """The tokens before the answer of a turn; the answers before it are there."""
-        messages = []
+        messages = prompt.opening()
         for earlier in range(turn):
             messages.append({"role": "user", "content": prompt.turns[earlier]})
             messages.append({"role": "assistant", "content": self.held[first + earlier].text})

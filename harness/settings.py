@@ -3,6 +3,7 @@
 The only reader of environment variables. What describes an experiment lives in YAML, never here.
 """
 
+import functools
 import os
 import re
 from contextlib import suppress
@@ -24,6 +25,9 @@ SHARED_CORES = {"OMP_WAIT_POLICY": "PASSIVE"}
 """For torch beside other processes: its threads wait by sleeping. On two cores shared with one more
 process that halved the time of matrix products, 12.7 s to 6.1 s; spinning threads starve others."""
 
+
+TASK_ID = "HARNESS_TASK"
+_CARRIED = ("MLFLOW_", "HARNESS_", "HF_", "PG", "AWS_", "VLLM_")
 
 SECRET_NAME = re.compile(
     r"(passw(or)?d|passphrase|(^|[^a-z])(token|secret|auth|credentials?"
@@ -114,6 +118,8 @@ def load_settings(root_dir: Path | None = None) -> Settings:
 def secret_values() -> tuple[str, ...]:
     """What this process was given as secrets, longest first: by name, or inside an address."""
     found: set[str] = set()
+    with suppress(OSError, UnicodeDecodeError):
+        found.add(endpoint_key() or "")
     for name, value in os.environ.items():
         if SECRET_NAME.search(name):
             found.add(value)
@@ -122,6 +128,25 @@ def secret_values() -> tuple[str, ...]:
                 word = urlsplit(value).password or ""
                 found |= {word, unquote(word)}
     return tuple(sorted((v for v in found if len(v) >= _LEAST_SECRET), key=len, reverse=True))
+
+
+def endpoint_key() -> str | None:
+    """The key of a server that somebody else runs: HARNESS_API_KEY, or HARNESS_API_KEY_FILE's.
+
+    Never an argument, which every user of the machine can read. None where neither is set.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if key := os.environ.get("HARNESS_API_KEY"):
+        return key
+    named = os.environ.get("HARNESS_API_KEY_FILE")
+    return _read_key(named) if named else None
+
+
+@functools.cache
+def _read_key(path: str) -> str | None:
+    return Path(path).expanduser().read_text(encoding="utf-8").strip() or None
 
 
 def unsafe_switches() -> tuple[str, ...]:
@@ -157,6 +182,22 @@ def visible_gpus() -> tuple[str, ...]:
         return tuple(part.strip() for part in named.split(",") if part.strip() not in {"", "-1"})
     folder = Path("/proc/driver/nvidia/gpus")
     return tuple(str(i) for i in range(len(list(folder.iterdir())))) if folder.is_dir() else ()
+
+
+def ray_environment() -> dict[str, str]:
+    """For a process that joins a Ray cluster: a token is asked for unless RAY_AUTH_MODE says no."""
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    return {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": mode}
+
+
+def task_id() -> str | None:
+    """The task that this process is, where a launcher started it."""
+    return os.environ.get(TASK_ID)
+
+
+def carried_environment() -> dict[str, str]:
+    """What a process of ours on another host needs of this one: stores, their logins, the hub."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_CARRIED)}
 
 
 def child_environment(**changes: str) -> dict[str, str]:

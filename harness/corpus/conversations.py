@@ -36,6 +36,8 @@ class Conversation(Frozen):
 
     id: str
     category: str
+    system: str | None = None
+    """What the verifier was told before the first turn; its tokens are among the prompt's."""
     turns: tuple[Turn, ...] = Field(min_length=1)
 
 

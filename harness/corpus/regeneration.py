@@ -4,7 +4,6 @@ Token ids are kept as the server saw and made them: text that is tokenised again
 differently, and a drafter would learn tokens that its verifier never produces.
 """
 
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from eval.spec import Prompt, ServerSpec
 from harness.config.load import Frozen
 from harness.config.regenerate import RegenerateConfig
 from harness.corpus.conversations import CONVERSATIONS_NAME, Conversation, Turn
-from harness.corpus.endpoint import Endpoint
+from harness.corpus.endpoint import KEY_HINT, Endpoint, judge
 from harness.corpus.journal import Journal
 from harness.corpus.manifest import (
     JOURNAL_NAME,
@@ -40,7 +39,8 @@ REFUSED_NAME = "refused.jsonl"
 FAILED_NAME = "failed.jsonl"
 LOG_NAME = "server.log"
 _NUM_TRIES = 3
-_REFUSAL = re.compile(r"HTTP 4\d\d")
+_PAUSE_S = 2.0
+"""Before the second try; as long again before the third."""
 
 
 class Regenerated(Frozen):
@@ -167,7 +167,8 @@ class _Regeneration:
         self._started_s = time.monotonic()
         (out_dir / FAILED_NAME).unlink(missing_ok=True)
         failures: tuple[Failure, ...] = ()
-        for _ in range(_NUM_TRIES):
+        for num_before in range(_NUM_TRIES):
+            time.sleep(_PAUSE_S * num_before)
             failures = self._ask(server)
             if not failures:
                 return
@@ -200,11 +201,20 @@ class _Regeneration:
             timeout_s=self._config.request_timeout_s,
             is_streaming=False,
             extra_body=self._config.request_fields,
+            is_patient=True,
+            api_key=server.api_key if isinstance(server, Endpoint) else None,
             on_answer=self._take,
         )
-        refused = [failure for failure in batch.failures if _REFUSAL.search(failure.reason)]
+        # A server may well repeat the key that it was sent.
+        failures = [f.model_copy(update={"reason": redacted(f.reason)}) for f in batch.failures]
+        if shut := [failure for failure in failures if judge(failure) == "shut"]:
+            raise WorkError(
+                f"the server refuses every prompt: {shut[0].reason}",
+                f"check address and --served-model; where a key is missing, {KEY_HINT}",
+            )
+        refused = [failure for failure in failures if judge(failure) == "refused"]
         self._refuse(refused)
-        return tuple(failure for failure in batch.failures if failure not in refused)
+        return tuple(failure for failure in failures if failure not in refused)
 
     def _refuse(self, failures: Sequence[Failure]) -> None:
         self._journal.append({"refused": failure.model_dump()} for failure in failures)
@@ -218,7 +228,9 @@ class _Regeneration:
         self.tokens_per_s = self._num_tokens / (time.monotonic() - self._started_s)
         if len(turns) < len(prompt.turns):
             return
-        conversation = Conversation(id=prompt.id, category=prompt.category, turns=tuple(turns))
+        conversation = Conversation(
+            id=prompt.id, category=prompt.category, system=prompt.system, turns=tuple(turns)
+        )
         self._journal.append([{"answered": conversation.model_dump()}])
         self.answered[prompt.id] = conversation
         done = len(self.answered) + len(self.refused)

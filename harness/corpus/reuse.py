@@ -11,7 +11,7 @@ from harness.errors import ConfigError
 
 
 def find_answered(folder: Path, plan: Plan, prompts: Mapping[str, Prompt]) -> list[Conversation]:
-    """Conversations of a finished regeneration that answer these prompts, by id and question.
+    """Conversations of a finished regeneration that answer these prompts, by id and words.
 
     Args:
         folder: The earlier regeneration.
@@ -38,4 +38,6 @@ def find_answered(folder: Path, plan: Plan, prompts: Mapping[str, Prompt]) -> li
 
 
 def _is_same(said: Conversation, prompt: Prompt | None) -> bool:
-    return prompt is not None and tuple(turn.question for turn in said.turns) == prompt.turns
+    if prompt is None or said.system != prompt.system:
+        return False
+    return tuple(turn.question for turn in said.turns) == prompt.turns

@@ -2,9 +2,11 @@
 
 Takes vLLM's flags. Prompt ids are the bytes of the conversation. What it does wrong is said by
 variables: ANSWERS_DELAY_S per answer, ANSWERS_DIE_AFTER that many, ANSWERS_FAIL_FIRST requests with
-500; a question with REFUSE in it gets 400, one with NEVER gets 500, one with THINK is thought
-about. ANSWERS_LOG is a file with a line per question, ANSWERS_FIELDS one with the last request.
-ANSWERS_NAMES are the models it lists.
+500, ANSWERS_BUSY lets every so manieth request in and gives the others 429; a question with REFUSE
+in it gets 400, one with NEVER gets 500, one with HANG never an answer, one with FOREIGN another
+document, one with THINK is thought about. ANSWERS_LOG is a file with a line per question,
+ANSWERS_FIELDS one with the last request. ANSWERS_NAMES are the models it lists, ANSWERS_PASS is the
+key that it asks for and repeats to whoever has another.
 """
 
 import argparse
@@ -52,11 +54,22 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments: object) -> None: ...
 
+    def is_let_in(self) -> bool:
+        wanted = os.environ.get("ANSWERS_PASS")
+        given = self.headers.get("Authorization")
+        if not wanted or given == f"Bearer {wanted}":
+            return True
+        self.reply(401, {"error": f"not {wanted}: {given}"})
+        return False
+
     def do_GET(self) -> None:
-        self.reply(200, {"data": [{"id": name} for name in NAMES]})
+        if self.path == "/health" or self.is_let_in():
+            self.reply(200, {"data": [{"id": name} for name in NAMES]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.is_let_in():
+            return
         with _lock:
             _counts["requests"] += 1
             number = _counts["requests"]
@@ -67,7 +80,13 @@ class Handler(BaseHTTPRequestHandler):
         if fields := os.environ.get("ANSWERS_FIELDS"):
             Path(fields).write_text(json.dumps(body))
         time.sleep(float(os.environ.get("ANSWERS_DELAY_S", "0")))
-        if "REFUSE" in question:
+        if "HANG" in question:
+            time.sleep(20)
+        if number % int(os.environ.get("ANSWERS_BUSY", "1")):
+            self.reply(429, {"error": "too many requests"})
+        elif "FOREIGN" in question:
+            self.reply(200, {"text": "hello"})
+        elif "REFUSE" in question:
             self.reply(400, {"error": "the prompt is too long"})
         elif "NEVER" in question or number <= int(os.environ.get("ANSWERS_FAIL_FIRST", "0")):
             self.reply(500, {"error": "not today"})
@@ -91,4 +110,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     flags, _ = parser.parse_known_args()
+    ThreadingHTTPServer.daemon_threads = True
     ThreadingHTTPServer(("127.0.0.1", flags.port), Handler).serve_forever()

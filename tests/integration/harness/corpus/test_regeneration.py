@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from eval import client
 from eval.errors import ServerStartError
 from eval.loopback import find_free_port, is_healthy
 from eval.spec import ServerSpec
 from harness.config.regenerate import RegenerateConfig
+from harness.corpus import regeneration
 from harness.corpus.conversations import load_conversations
 from harness.corpus.regeneration import Regenerated, regenerate
 from harness.drafter.verifier import Verifier
@@ -30,7 +32,16 @@ def silent(text: str, done: int, total: int) -> None:
 
 
 @pytest.fixture
-def run(verifier: Verifier, prompts_path: Path, answering: Answering, tmp_path: Path) -> Regenerate:
+def run(
+    verifier: Verifier,
+    prompts_path: Path,
+    answering: Answering,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Regenerate:
+    monkeypatch.setattr(regeneration, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(client, "_LEAST_WAIT_S", 0.01)
+
     def call(
         out: str = "out",
         config: RegenerateConfig = CONFIG,
@@ -107,6 +118,36 @@ def test_refused_prompts_are_counted_and_not_asked_again(
     assert refused["prompt_id"] == "huge"
     assert "HTTP 400" in refused["reason"]
     assert log.read_text().count("REFUSE") == 1
+
+
+def test_a_server_with_too_much_to_do_is_asked_for_as_long_as_it_answers_some(
+    run: Regenerate, tmp_path: Path
+) -> None:
+    log = tmp_path / "asked.txt"
+    assert run("a", busy=6, log=log).manifest == run("b").manifest
+    assert len(log.read_text().splitlines()) > 100  # and far more than three tries of 23
+    never = CONFIG.model_copy(update={"request_timeout_s": 0.2})
+    with pytest.raises(WorkError, match=r"21 of 21 prompts got no answer in 3 tries:\n.*0\.2 s"):
+        run("c", config=never, busy=10_000)
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        ("HANG", "no end after 1 s"),
+        ("FOREIGN", "expected an answer as vLLM gives it, found KeyError: 'choices'"),
+    ],
+)
+def test_a_hanging_request_and_a_foreign_document_are_failures_of_that_prompt(
+    run: Regenerate, prompts_path: Path, tmp_path: Path, question: str, reason: str
+) -> None:
+    lines = prompts_path.read_text().splitlines()[:2]
+    last = json.dumps({"id": "odd", "category": "qa", "prompt": question})
+    prompts_path.write_text("\n".join([*lines, last]) + "\n")
+    config = CONFIG.model_copy(update={"request_timeout_s": 1.0, "max_failed": 1})
+    assert run(config=config).manifest.counts["conversations"] == 2
+    refused = json.loads((tmp_path / "out" / "refused.jsonl").read_text())
+    assert reason in refused["reason"]
 
 
 def test_a_server_that_dies_keeps_the_answers_so_far(run: Regenerate, tmp_path: Path) -> None:
@@ -186,12 +227,16 @@ def test_sampling_is_pinned_in_every_request_and_no_tools_are_offered(
     assert manifest.config.items() >= {**sampled, **kwargs}.items()
 
 
+KEY = "a-key-of-somebody"
+
+
 @pytest.fixture
-def endpoint(tiny_model_dir: Path) -> Iterator[str]:
-    """A server that is not ours."""
+def endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that is not ours; its parameter is the key that it asks for."""
     port = find_free_port()
     command = [sys.executable, str(SERVER), "--port", str(port)]
-    with subprocess.Popen(command, env={"ANSWERS_NAMES": "smol"}) as process:
+    variables = {"ANSWERS_NAMES": "smol", "ANSWERS_PASS": getattr(request, "param", "")}
+    with subprocess.Popen(command, env=variables) as process:
         deadline = time.monotonic() + 20
         while not is_healthy(port):
             assert time.monotonic() < deadline
@@ -215,6 +260,59 @@ def test_a_server_that_runs_already_is_asked_and_left_alone(
     small = verifier.model_copy(update={"vocab_size": 100})
     with pytest.raises(WorkError, match="token ids below the verifier's 100, found"):
         regenerate(prompts_path, small, tmp_path / "d", config, progress=silent)
+
+
+@pytest.mark.parametrize("endpoint", [KEY], indirect=True)
+def test_the_key_of_an_endpoint_is_sent_and_never_kept(
+    run: Regenerate, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CONFIG.model_copy(update={"endpoint": endpoint})
+    monkeypatch.delenv("HARNESS_API_KEY", raising=False)
+    with pytest.raises(PrerequisiteError, match="401") as found:
+        run(config=config)
+    assert "HARNESS_API_KEY_FILE" in str(found.value.hint)
+    monkeypatch.setenv("HARNESS_API_KEY", "another-key")
+    with pytest.raises(PrerequisiteError, match="401"):
+        run(config=config)
+    monkeypatch.delenv("HARNESS_API_KEY")
+    path = tmp_path / "key"
+    path.write_text(f"{KEY}\n")
+    monkeypatch.setenv("HARNESS_API_KEY_FILE", str(path))
+    assert run(config=config).manifest.files == run("ours").manifest.files
+    written = b"".join(p.read_bytes() for p in (tmp_path / "out").iterdir())
+    assert KEY.encode() not in written
+
+
+@pytest.mark.parametrize("endpoint", [KEY], indirect=True)
+def test_a_key_that_is_refused_on_the_way_blames_no_prompt(
+    run: Regenerate, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CONFIG.model_copy(update={"endpoint": endpoint})
+    monkeypatch.setenv("HARNESS_API_KEY", "another-key")
+    monkeypatch.setattr(regeneration.Endpoint, "_fetch_models", lambda _: ["smol"])
+    with pytest.raises(WorkError, match=r"refuses every prompt: .*HTTP 401") as found:
+        run(config=config)
+    assert "another-key" not in found.value.message
+    monkeypatch.setenv("HARNESS_API_KEY", KEY)
+    assert run(config=config).manifest.counts["refused"] == 0
+
+
+def test_a_system_message_is_sent_before_every_turn(
+    run: Regenerate, prompts_path: Path, tmp_path: Path
+) -> None:
+    line = {"id": "s", "category": "c", "turns": ["one", "two"], "system": "Be short."}
+    plain = {"id": "p", "category": "c", "prompt": "one"}
+    prompts_path.write_text(json.dumps(line) + "\n" + json.dumps(plain) + "\n")
+    run()
+    said, other = load_conversations(tmp_path / "out")[1]
+    assert (said.system, other.system) == ("Be short.", None)
+    for turn in said.turns:
+        asked = json.loads(bytes(turn.prompt_token_ids))
+        assert asked[0] == {"role": "system", "content": "Be short."}
+    prompts_path.write_text(json.dumps(line | {"system": "Be long."}) + "\n")
+    log = tmp_path / "asked.txt"
+    run("again", reuse=tmp_path / "out", log=log)
+    assert len(log.read_text().splitlines()) == 2
 
 
 def test_an_endpoint_where_nothing_answers_is_named(run: Regenerate) -> None:
