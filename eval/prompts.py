@@ -1,7 +1,8 @@
 """Prompt files: strict JSONL to typed prompts, and the digest of what is asked.
 
 A line is `{"id", "category", "prompt"}` or `{"id", "category", "turns": [...]}`; where both stand,
-the prompt is the first turn. `source`, `subset` and `canary` may be there and are not asked.
+the prompt is the first turn. `system` is said before it; `source`, `subset` and `canary` may be
+there and are not asked.
 A name that ends in `.gz` is unpacked.
 """
 

@@ -105,11 +105,12 @@ def read_hub_rows(name: str, default_split: str) -> Iterable[dict[str, Any]]:
     is_local = Path(place).expanduser().is_dir()
     parts = [place] if is_local else place.split("/")
     repository, config = "/".join(parts[:2]), "/".join(parts[2:]) or None
+    datasets.disable_progress_bars()
     try:
         rows: Iterable[dict[str, Any]] = datasets.load_dataset(
             repository, config, split=split or default_split
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise SpecError(
             f"the prompt set {repository} (split {split or default_split}) cannot be had: {error}",
             "check name, split and network, or give a JSONL file",

@@ -20,6 +20,10 @@ class Columns(Frozen):
         description="Text, a list of texts, or messages with role and content (or from and value); "
         "else turns, messages, conversations, prompt, question, instruction or text.",
     )
+    system: str | None = Field(
+        default=None,
+        description="What is said before the first turn; else the messages' own, else `system`.",
+    )
     answer: str | None = Field(
         default=None,
         description="An answer whose length stands for the verifier's; else the messages' own.",
@@ -70,9 +74,9 @@ class FilterConfig(Frozen):
         lt=1,
         description="Probability of another language from which a prompt is left out.",
     )
-    min_tokens: Count = Field(default=1, description="Tokens of all questions at least.")
+    min_tokens: Count = Field(default=1, description="Tokens of all questions and the system message at least.")
     max_tokens: Count | None = Field(
-        default=None, description="Tokens of all questions at most; the context limits them anyway."
+        default=None, description="Tokens of them at most; the context limits them anyway."
     )
     near_duplicates: float | None = Field(
         default=0.8,

@@ -41,6 +41,8 @@ class NoConversationError(ValueError):
 def read_messages(value: Any) -> list[Message]:
     """A text, a list of questions, or messages as {role, content} or {from, value}.
 
+    An empty system message is none.
+
     Raises:
         NoConversationError: Something else, an empty turn, an unknown role, or an order other than
             user and assistant in turn after at most one system message.
@@ -52,9 +54,18 @@ def read_messages(value: Any) -> list[Message]:
     if all(isinstance(turn, str) for turn in value):
         messages = [_build("user", turn) for turn in value]
     else:
-        messages = [_read_one(turn) for turn in value]
+        messages = [_read_one(turn) for turn in _without_empty_system(value)]
         _require_order(messages)
     return messages
+
+
+def _without_empty_system(turns: Sequence[Any]) -> Sequence[Any]:
+    first = turns[0]
+    if not isinstance(first, Mapping) or first.get("role", first.get("from")) != "system":
+        return turns
+    said = first.get("content", first.get("value"))
+    is_empty = said is None or (isinstance(said, str) and not said.strip())
+    return turns[1:] if is_empty else turns
 
 
 def _read_one(turn: Any) -> Message:
@@ -82,7 +93,7 @@ def _build(role: Role, content: Any, reasoning: str = "") -> Message:
 
 def _require_order(messages: Sequence[Message]) -> None:
     roles = [message.role for message in messages]
-    said = roles[1:] if roles[0] == "system" else roles
+    said = roles[1:] if roles[:1] == ["system"] else roles
     expected = ["user", "assistant"] * len(said)
     if not said or said != expected[: len(said)]:
         found = ", ".join(roles[:8])

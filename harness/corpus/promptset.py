@@ -182,7 +182,7 @@ def _write(
         "prompts": len(chosen),
         "turns": sum(len(candidate.turns) for candidate in chosen),
         "left_over": len(selection.kept) - len(chosen),
-        "system_messages_left_out": sum(candidate.has_system for candidate in chosen),
+        "system_messages": sum(candidate.system is not None for candidate in chosen),
         "dropped": len(selection.dropped),
         **{f"dropped_{reason}": count for reason, count in _reasons(selection).items()},
     }
@@ -198,5 +198,6 @@ def _line(candidate: Candidate) -> str:
         if len(candidate.turns) == 1
         else {"turns": list(candidate.turns)}
     )
-    document = {"id": candidate.id, "category": candidate.category, **asked}
+    told = {"system": candidate.system} if candidate.system else {}
+    document = {"id": candidate.id, "category": candidate.category, **told, **asked}
     return json.dumps({**document, "source": candidate.source}, ensure_ascii=False) + "\n"

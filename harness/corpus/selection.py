@@ -75,11 +75,12 @@ class Selection:
     def drop_lengths(self, filters: FilterConfig, template: ChatTemplate, room: Room) -> None:
         """What is shorter or longer than wanted, or leaves its answers no room in the context."""
         lengths: dict[str, int] = {}
+        around = template.num_tokens_per_turn + room.answer_tokens
         for start in range(0, len(self.kept), _BATCH_TEXTS):
             batch = self.kept[start : start + _BATCH_TEXTS]
-            counts = template.count_tokens([turn for c in batch for turn in c.turns])
+            counts = template.count_tokens([text for c in batch for text in _texts(c)])
             for candidate in batch:
-                lengths[candidate.id] = sum(next(counts) for _ in candidate.turns)
+                lengths[candidate.id] = sum(next(counts) for _ in _texts(candidate))
             self._progress("lengths", start + len(batch), len(self.kept))
 
         def judge(candidate: Candidate) -> tuple[str, str] | None:
@@ -88,7 +89,7 @@ class Selection:
                 return "too_short", f"expected {filters.min_tokens} tokens, found {found}"
             if filters.max_tokens and found > filters.max_tokens:
                 return "too_long", f"expected at most {filters.max_tokens} tokens, found {found}"
-            whole = found + num_turns * (template.num_tokens_per_turn + room.answer_tokens)
+            whole = found + num_turns * around
             if room.context_tokens and whole > room.context_tokens:
                 text = f"{found} tokens in {num_turns} turns and their answers need {whole}"
                 return "context", f"{text}, the context has {room.context_tokens}"
@@ -128,6 +129,11 @@ class Selection:
                 self.kept.append(candidate)
             if stage:
                 self._progress(stage, done, len(candidates))
+
+
+def _texts(candidate: Candidate) -> tuple[str, ...]:
+    """All that is asked; the system message is no question, but it takes room."""
+    return (candidate.system or "", *candidate.turns)
 
 
 class _Overlap:

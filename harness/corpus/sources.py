@@ -27,8 +27,8 @@ class Candidate(NamedTuple):
     turns: tuple[str, ...]
     answers: tuple[str, ...]
     """Whoever gave them; only their length is of use."""
-    has_system: bool = False
-    """Whether a system message was left out."""
+    system: str | None = None
+    """What is said before the first turn, where the source has it."""
 
 
 class Dropped(Frozen):
@@ -53,7 +53,7 @@ def read_source(source: SourceConfig) -> Iterator[Candidate | Dropped]:
         return
     for prompt in load_prompt_set(source.source)[: source.limit]:
         key, category = f"{source.label}/{prompt.id}", source.category or prompt.category
-        yield Candidate(key, source.label, category, prompt.turns, ())
+        yield Candidate(key, source.label, category, prompt.turns, (), prompt.system)
 
 
 def _has_columns(reference: str) -> bool:
@@ -89,7 +89,7 @@ def _read_row(row: dict[str, Any], index: int, source: SourceConfig) -> Candidat
         category=str(category),
         turns=tuple(message.content for message in messages if message.role == "user"),
         answers=_find_answers(row, columns, messages),
-        has_system=messages[0].role == "system",
+        system=_find_system(row, columns, messages),
     )
 
 
@@ -100,6 +100,13 @@ def _require_columns(row: dict[str, Any], columns: Columns, source: SourceConfig
             f"{source.source}: expected the column {missing[0]!r}, found {', '.join(row)}",
             "name the columns of this set under `columns`",
         )
+
+
+def _find_system(row: dict[str, Any], columns: Columns, messages: list[Message]) -> str | None:
+    if columns.system is None and messages[0].role == "system":
+        return messages[0].content
+    said = row.get(columns.system or "system")
+    return said if isinstance(said, str) and said.strip() else None
 
 
 def _find_answers(

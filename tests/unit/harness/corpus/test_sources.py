@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -7,6 +8,10 @@ from eval.errors import SpecError
 from harness.config.prompts import Columns, SourceConfig
 from harness.corpus.sources import Candidate, Dropped, read_source
 from harness.errors import ConfigError
+
+
+def is_candidate(row: Candidate | Dropped) -> TypeGuard[Candidate]:
+    return isinstance(row, Candidate)
 
 
 def write(path: Path, *rows: object) -> str:
@@ -38,13 +43,26 @@ def test_columns_are_mapped_and_answers_kept_for_their_length(tmp_path: Path) ->
     columns = Columns(id="key", category="kind", turns="talk")
     source = SourceConfig(source=path, name="perfect", columns=columns)
     assert list(read_source(source)) == [
-        Candidate("perfect/7", "perfect", "chat", ("hi",), ("yo",), has_system=True)
+        Candidate("perfect/7", "perfect", "chat", ("hi",), ("yo",), "be brief")
     ]
     path = write(tmp_path / "y.jsonl", {"prompt": "hi", "response": "yo!"})
     answered = SourceConfig(source=path, category="c", columns=Columns(answer="response"))
     (row,) = read_source(answered)
     assert isinstance(row, Candidate)
     assert (row.category, row.answers) == ("c", ("yo!",))
+
+
+def test_a_system_message_is_found_beside_the_question_too(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "x.jsonl",
+        {"prompt": "hi", "system": "be brief", "told": "be long"},
+        {"messages": [{"role": "system", "content": " "}, {"role": "user", "content": "hi"}]},
+        {"prompt": "hi", "system": "", "told": ""},
+    )
+    found = [row.system for row in read_source(SourceConfig(source=path)) if is_candidate(row)]
+    assert found == ["be brief", None, None]
+    source = SourceConfig(source=path, columns=Columns(system="told"), limit=1)
+    assert [row.system for row in read_source(source) if is_candidate(row)] == ["be long"]
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
