@@ -17,7 +17,7 @@ from harness.corpus.extractplan import (
     ORIGIN_BUDGETS,
     ExtractConfig,
     build_plan,
-    require_ids,
+    require_rows,
     spell_budgets,
 )
 from harness.corpus.hidden_states import STATES_DIR, TOKENS_DIR, state_name
@@ -91,7 +91,7 @@ def extract(
         if finished := begin_stage(out_dir, plan, overwrite=overwrite):
             return finished
         rows = read_token_ids(tokens_dir)
-        require_ids(rows, verifier)
+        require_rows(rows, verifier, config)
         tokens_files = _copy_tokens(tokens_dir, source, out_dir / TOKENS_DIR)
         _make_states_dir(out_dir / STATES_DIR)
         with Journal(out_dir / JOURNAL_NAME) as journal:

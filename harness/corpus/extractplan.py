@@ -78,13 +78,22 @@ def require_layers(asked: tuple[int, ...] | None, verifier: Verifier) -> tuple[i
     return layer_ids
 
 
-def require_ids(rows: Sequence[Sequence[int]], verifier: Verifier) -> None:
-    """Refuses rows with a token that the verifier has no embedding for, before it is loaded.
+def require_rows(rows: Sequence[Sequence[int]], verifier: Verifier, config: ExtractConfig) -> None:
+    """Refuses rows that the verifier cannot read, before it is loaded.
 
     Raises:
-        CheckError: Names the first such row.
+        CheckError: Names the first row with a token that the verifier has no embedding for, or with
+            more tokens than its context; vLLM needs room for one more.
     """
+    context = verifier.max_position_embeddings
+    most = context - (config.backend == "vllm") if context else None
     for number, ids in enumerate(rows):
+        if most is not None and len(ids) > most:
+            raise CheckError(
+                f"row {number}: expected at most {most} tokens in the context of "
+                f"{verifier.reference} with {config.backend}, found {len(ids)}",
+                f"prepare the conversations with --seq-length {most} or less",
+            )
         if not ids or min(ids) < 0 or max(ids) >= verifier.vocab_size:
             found = f"{min(ids)} to {max(ids)}" if ids else "no token"
             raise CheckError(

@@ -80,12 +80,15 @@ def build_all(
 ) -> Built:
     """The rows of all conversations, in an order that only seed and ids decide.
 
+    No row is longer than the verifier's context: what it would say beyond it is nobody's.
+
     Raises:
         CheckError: A token that the verifier does not have.
         WorkError: No row is left.
     """
     rows: list[KeptRow] = []
     dropped: list[Unusable] = []
+    most = min(cut.seq_length, verifier.max_position_embeddings or cut.seq_length)
     counts = Counter(conversations=0, rows=0, tokens=0, loss_tokens=0, cut_rows=0, dropped_rows=0)
     for done, conversation in enumerate(conversations, start=1):
         if isinstance(conversation, Unusable):
@@ -93,8 +96,8 @@ def build_all(
             continue
         for row in build_rows(conversation):
             _require_ids(row, verifier.vocab_size)
-            kept, reason = _cut(row, cut.seq_length)
-            counts["cut_rows"] += reason is None and len(row.input_ids) > cut.seq_length
+            kept, reason = _cut(row, most)
+            counts["cut_rows"] += reason is None and len(row.input_ids) > most
             if reason:
                 counts["dropped_rows"] += 1
                 dropped.append(reason)
@@ -106,7 +109,7 @@ def build_all(
         counts["conversations"] += 1
         progress("preparing", done, total)
     if not rows:
-        raise _nothing_left(dropped, counts["conversations"], cut.seq_length)
+        raise _nothing_left(dropped, counts["conversations"], most)
     rows.sort(key=lambda row: hashlib.sha256(f"{cut.seed}:{row.id}".encode()).digest())
     if num_unusable := len(dropped) - counts["dropped_rows"]:
         counts["dropped_conversations"] = num_unusable

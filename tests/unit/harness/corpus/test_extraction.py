@@ -13,7 +13,7 @@ from eval.errors import MemoryShortError
 from harness.corpus import extraction
 from harness.corpus.batches import Budget
 from harness.corpus.extraction import Extraction
-from harness.corpus.extractplan import ExtractConfig, require_ids
+from harness.corpus.extractplan import ExtractConfig, require_rows
 from harness.corpus.journal import Journal
 from harness.drafter.verifier import Verifier
 from harness.errors import CheckError, ConfigError
@@ -126,4 +126,15 @@ def test_a_token_that_the_verifier_does_not_know_is_named_before_it_is_loaded(
     with pytest.raises(
         CheckError, match=r"row 1: expected token ids from 0 to 511 .* found 1 to 512"
     ):
-        require_ids([[1, 2], [1, 512]], verifier)
+        require_rows([[1, 2], [1, 512]], verifier, ExtractConfig())
+
+
+def test_a_row_that_is_longer_than_the_context_is_named_before_it_is_loaded(
+    verifier: Verifier,
+) -> None:
+    most = verifier.max_position_embeddings or 0
+    require_rows([[1] * most], verifier, ExtractConfig())
+    with pytest.raises(CheckError, match=rf"row 1: expected at most {most} tokens .* {most + 1}"):
+        require_rows([[1], [1] * (most + 1)], verifier, ExtractConfig())
+    with pytest.raises(CheckError, match=rf"at most {most - 1} tokens .* with vllm"):
+        require_rows([[1] * most], verifier, ExtractConfig(backend="vllm"))

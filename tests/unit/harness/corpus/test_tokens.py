@@ -42,6 +42,13 @@ def test_loss_is_on_the_answer_alone() -> None:
     assert row.loss_mask == [0, 0, 0, 1, 1]
 
 
+def test_no_row_is_longer_than_the_context() -> None:
+    long = conversation((tuple(range(90)), tuple(range(60))))
+    built = build_all([long], VERIFIER, PrepareConfig(seq_length=2048), 1, lambda *_: None)
+    assert len(built.rows[0].input_ids) == VERIFIER.max_position_embeddings == 128
+    assert (built.counts["cut_rows"], built.counts["loss_tokens"]) == (1, 38)
+
+
 def test_turns_whose_prompts_go_on_share_a_row() -> None:
     (row,) = build_rows(conversation(((1, 2), (3, 9)), ((1, 2, 3, 9, 7), (8, 9))))
     assert row.input_ids == [1, 2, 3, 9, 7, 8, 9]
