@@ -4,6 +4,7 @@ The one place that asks git. A record is a JSON artifact (`provenance.json`) and
 searchable tags; `harness.drafter.lineage` follows it back to the root.
 """
 
+import functools
 import hashlib
 import os
 import platform
@@ -19,6 +20,7 @@ import psutil
 
 import harness
 from harness.config.load import Frozen
+from harness.digests import digest_files
 from harness.redaction import redacted_words
 from harness.settings import child_environment
 
@@ -133,6 +135,18 @@ def code_state(root: Path | None = None) -> CodeState:
         path = folder / os.fsdecode(name)
         digest.update(b"\0" + name + b"\0" + (path.read_bytes() if path.is_file() else b""))
     return CodeState(commit=commit.decode().strip(), is_dirty=True, diff_sha256=digest.hexdigest())
+
+
+@functools.cache
+def code_digest() -> str:
+    """SHA-256 over the files of the code that this process runs, wherever they lie.
+
+    Equal for equal files, in a checkout, installed or shipped. Read once: Python has loaded them.
+    """
+    root = Path(harness.__file__).parent.parent
+    files = [path for name in _CODE_DIRS for path in (root / name).rglob("*") if path.is_file()]
+    names = [str(path.relative_to(root)) for path in files if path.suffix != ".pyc"]
+    return digest_files(root, names).root
 
 
 def package_versions() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What is run elsewhere and what becomes of it: a task, its job, and the launcher between them."""
 
+import uuid
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,8 @@ class Task(Frozen):
     digest it names, in a process group of its own that ends with whoever started it.
     """
 
+    id: str = Field(default_factory=lambda: uuid.uuid4().hex)
+    """Stands on every run that it opens, so that one that is lost can be closed."""
     name: str
     arguments: tuple[str, ...]
     """What follows the interpreter: `-m harness.sweep.trial SPEC`."""
@@ -24,6 +27,8 @@ class Task(Frozen):
     """Digest of the code that is to run (`provenance.code_digest`); a host with another refuses."""
     log_path: Path
     """Takes what the task prints, appended, on the side of whoever launched it."""
+    result_path: Path | None = None
+    """Takes its stdout; None: that goes with the log."""
     environment: dict[str, str] = Field(default_factory=dict, repr=False)
     """On top of what the host sets. May hold secrets: it is never logged nor recorded."""
     num_gpus: int = 0

@@ -18,7 +18,7 @@ import psutil
 
 from eval.supervise import guard
 from harness.launch.ports import Task
-from harness.settings import child_environment
+from harness.settings import TASK_ID, child_environment
 
 _KILL_WAIT_S = 10.0
 _MOST_BYTES = 1 << 20
@@ -34,15 +34,16 @@ class TaskProcess:
     """
 
     def __init__(self, task: Task, environment: Mapping[str, str] | None = None) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._result = tempfile.TemporaryFile()  # noqa: SIM115 - as above
         self._process = subprocess.Popen(
             guard([sys.executable, "-P", *task.arguments], task.patience_s),
             stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
+            stdout=self._result if task.result_path else self._log,
+            stderr=self._log,
             cwd=task.folder,
             start_new_session=True,
-            env=child_environment(**{**(environment or {}), **task.environment}),
+            env=child_environment(**{**(environment or {}), **task.environment, TASK_ID: task.id}),
         )
 
     def __enter__(self) -> Self:
@@ -62,9 +63,13 @@ class TaskProcess:
         code = self._process.poll()
         return code - 256 if code is not None and code > 255 - signal.NSIG else code
 
-    def read(self, offset: int) -> bytes:
+    def read_log(self, offset: int) -> bytes:
         """What it printed after so many bytes, at most a MiB."""
-        return os.pread(self._output.fileno(), _MOST_BYTES, offset)
+        return os.pread(self._log.fileno(), _MOST_BYTES, offset)
+
+    def read_result(self, offset: int) -> bytes:
+        """The same of its stdout, where that is kept apart."""
+        return os.pread(self._result.fileno(), _MOST_BYTES, offset)
 
     def interrupt(self) -> None:
         """Asks it to save and stop, by SIGTERM; its supervisor kills it when its patience ends."""
@@ -84,4 +89,5 @@ class TaskProcess:
         """Lets go of its pipe and its output."""
         if self._process.stdin:
             self._process.stdin.close()
-        self._output.close()
+        self._log.close()
+        self._result.close()

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
+from harness.drafter.provenance import code_digest
+from harness.settings import task_id
 from harness.tracking.owner import Owner
 
 EXPERIMENT_TRAIN = "harness-train"
@@ -56,6 +58,9 @@ TAG_FINETUNE_PARENT = "finetune.parent"
 TAG_FINETUNE_PARENT_RUN = "finetune.parent_run_id"
 TAG_FINETUNE_PARENT_DIGEST = "finetune.parent_digest"
 TAG_CODE_COMMIT = "code.commit"
+TAG_CODE_DIGEST = "code.digest"
+TAG_TASK = "harness.task"
+"""Of what was launched elsewhere: the id of the task whose process this is."""
 TAG_CORPUS_DIGEST = "corpus.digest"
 TAG_PROMPTS_DIGEST = "prompts.digest"
 TAG_VLLM_VERSION = "versions.vllm"
@@ -235,12 +240,15 @@ def _last_parts(reference: str, num_parts: int) -> str:
 
 def start_tags(kind: str, harness_version: str, owner: Owner) -> dict[str, str]:
     """What every run carries from its first moment: what it is, and whose process it is."""
-    return {TAG_KIND: kind, TAG_VERSION: harness_version, **owner_tags(owner)}
+    code = {TAG_CODE_DIGEST: code_digest()}
+    return {TAG_KIND: kind, TAG_VERSION: harness_version, **code, **owner_tags(owner)}
 
 
 def owner_tags(owner: Owner) -> dict[str, str]:
     """Whose process a run is, and that it lives."""
+    task = task_id()
     return {
+        **({TAG_TASK: task} if task else {}),
         TAG_HOST: owner.host,
         TAG_BOOT_ID: owner.boot_id,
         TAG_PID: str(owner.pid),

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from harness.drafter.provenance import code_digest
 from harness.errors import ConfigError
-from harness.settings import Settings
+from harness.settings import Settings, task_id
 from harness.tracking import names
 from harness.tracking.owner import is_alive
 from harness.tracking.reaping import owner_of
@@ -40,7 +41,7 @@ def find_interrupted(store: Store, settings: Settings, fingerprint: str) -> RunS
 
 def is_resumable(run: RunSummary, settings: Settings) -> bool:
     """Whether a training did not finish, nobody works on it, and a whole checkpoint is there."""
-    if run.status is RunStatus.FINISHED or _is_worked_on(run):
+    if run.status is RunStatus.FINISHED or _is_worked_on(run) or _is_of_other_code(run):
         return False
     if run.tags.get(names.TAG_FAILURE, "").startswith((_DIVERGED, FAILED_AGREEMENT)):
         return False
@@ -63,6 +64,12 @@ def require_resumable(
         raise ConfigError(f"--resume: {run.name!r} is finished", "train again without --resume")
     if _is_worked_on(run):
         raise ConfigError(f"--resume: a process still works on {run.name!r}", "stop it first")
+    if _is_of_other_code(run):
+        raise ConfigError(
+            f"--resume: {run.name!r} was begun by code {run.tags[names.TAG_CODE_DIGEST]}, "
+            f"this is {code_digest()}: one run is made by one code",
+            "launch it from that code, or train again without --resume",
+        )
     if not is_resumable(run, settings):
         raise ConfigError(
             f"--resume: expected a whole checkpoint in {run_folder(settings, run_id)}, "
@@ -76,6 +83,12 @@ def require_resumable(
             "resume without a configuration, or train again without --resume",
         )
     return run
+
+
+def _is_of_other_code(run: RunSummary) -> bool:
+    """Whether a launched task would go on with what another code began; here nobody is asked."""
+    begun = run.tags.get(names.TAG_CODE_DIGEST)
+    return task_id() is not None and begun not in {None, code_digest()}
 
 
 def _is_worked_on(run: RunSummary) -> bool:
