@@ -52,16 +52,17 @@ class Schedule:
 
     Args:
         lengths: Tokens of each row.
-        budgets: The first of batch 0, then any lower ones in the order in which they came.
+        budgets: The first of batch 0, then any lower ones in the order in which they came. One that
+            its owner adds meanwhile counts at once.
     """
 
     def __init__(self, lengths: Sequence[int], budgets: Sequence[Budget]) -> None:
         self._lengths = lengths
-        self.budgets = list(budgets)
+        self._budgets = budgets
         self._plan = plan_batches(lengths, budgets[0].tokens)
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
-        """Each pass with the number of its batch; a budget lowered in between counts at once."""
+        """Each pass with the number of its batch."""
         for number, batch in enumerate(self._plan):
             pending = [batch]
             while pending:
@@ -78,15 +79,14 @@ class Schedule:
 
     def tokens(self, number: int) -> int:
         """The budget that a batch of the plan is run with."""
-        return min(b.tokens for b in self.budgets if b.first_batch <= number)
+        return min(b.tokens for b in self._budgets if b.first_batch <= number)
 
-    def halve(self, number: int, batch: Batch) -> bool:
-        """Lowers the budget from a batch on to half of what it took; false for a single row."""
+    def halve(self, number: int, batch: Batch) -> Budget | None:
+        """The budget, from a batch on, of half of what it took; None for a single row."""
         if len(batch.rows) == 1:
-            return False
+            return None
         taken = self._longest(batch) * len(batch.rows)
-        self.budgets.append(Budget(first_batch=number, tokens=max(1, taken // 2)))
-        return True
+        return Budget(first_batch=number, tokens=max(1, taken // 2))
 
     def _longest(self, batch: Batch) -> int:
         return self._lengths[batch.rows[0]]

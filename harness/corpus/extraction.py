@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from eval.progress import ProgressFn
 from harness.corpus.backends import Backend, open_backend
-from harness.corpus.batches import Batch, Budget, Schedule
+from harness.corpus.batches import Batch, Budget, Schedule, plan_batches
 from harness.corpus.extractplan import (
     ORIGIN_BUDGETS,
     ExtractConfig,
@@ -170,17 +170,33 @@ class Extraction:
         with open_backend(verifier, layer_ids, config, log_path) as backend:
             self._settle_budgets(config, backend.estimate_batch_tokens(verifier))
             schedule = Schedule([len(ids) for ids in self._rows], self.budgets)
-            self.budgets = schedule.budgets
             with ThreadPoolExecutor(max_workers=1) as writer:
                 self._run_all(schedule, backend, config.dtype, writer)
 
     def _settle_budgets(self, config: ExtractConfig, estimated: int) -> None:
-        """The budgets of an earlier call, unless another one is asked for by number."""
-        if config.batch_tokens is not None or not self.budgets:
-            lower = [b for b in self.budgets[1:] if b.tokens < (config.batch_tokens or estimated)]
-            first = Budget(first_batch=0, tokens=config.batch_tokens or estimated)
-            self.budgets = [first, *lower]
-            self._journal.append([{"budget": first.model_dump()}])
+        """The budgets of an earlier call; a smaller one asked for by number counts from here on.
+
+        Raises:
+            ConfigError: A larger one is asked for than the work was begun with.
+        """
+        asked = config.batch_tokens
+        if not self.budgets:
+            self._add_budget(Budget(first_batch=0, tokens=asked or estimated))
+            return
+        begun = self.budgets[0].tokens
+        if asked is not None and asked > begun:
+            raise ConfigError(
+                f"batch_tokens: the work was begun with {begun} tokens a pass, asked {asked}",
+                "leave --batch-tokens out or give less, or --overwrite to begin again",
+            )
+        if asked is not None and asked < min(budget.tokens for budget in self.budgets):
+            plan = plan_batches([len(ids) for ids in self._rows], begun)
+            made = [number for number, batch in enumerate(plan) if self.done.keys() & batch.rows]
+            self._add_budget(Budget(first_batch=max(made, default=-1) + 1, tokens=asked))
+
+    def _add_budget(self, budget: Budget) -> None:
+        self.budgets.append(budget)
+        self._journal.append([{"budget": budget.model_dump()}])
 
     def _run_all(
         self,
@@ -201,9 +217,10 @@ class Extraction:
             try:
                 states = backend.run([self._rows[row] for row in batch.rows])
             except MemoryShortError:
-                if not schedule.halve(number, batch):
+                lower = schedule.halve(number, batch)
+                if lower is None:
                     raise
-                self._journal.append([{"budget": schedule.budgets[-1].model_dump()}])
+                self._add_budget(lower)
                 continue
             writes.append(writer.submit(self._write, batch, states, dtype))
             if len(writes) > _NUM_QUEUED:

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -12,15 +12,19 @@ Lengths = st.lists(st.integers(1, 300), max_size=60)
 
 
 def walk(
-    lengths: list[int], budgets: list[Budget], fits: Callable[[int], bool] = lambda _: True
-) -> tuple[list[tuple[int, ...]], Schedule]:
+    lengths: list[int], first: Sequence[Budget], fits: Callable[[int], bool] = lambda _: True
+) -> tuple[list[tuple[int, ...]], list[Budget]]:
     """The passes that fit, by the schedule; those that do not halve the budget."""
-    schedule, done = Schedule(lengths, budgets), []
+    budgets, done = [*first], []
+    schedule = Schedule(lengths, budgets)
     for number, batch in schedule:
         taken = lengths[batch.rows[0]] * len(batch.rows)
-        if fits(taken) or not schedule.halve(number, batch):
+        lower = None if fits(taken) else schedule.halve(number, batch)
+        if lower is None:
             done.append(batch.rows)
-    return done, schedule
+        else:
+            budgets.append(lower)
+    return done, budgets
 
 
 @given(Lengths, st.integers(1, 1000))
@@ -43,18 +47,18 @@ def test_memory_that_ends_costs_no_row_and_a_second_call_makes_the_same_passes(
     lengths: list[int], budget: int, limit: int
 ) -> None:
     first = [Budget(first_batch=0, tokens=budget)]
-    done, schedule = walk(lengths, first, lambda taken: taken <= limit)
+    done, budgets = walk(lengths, first, lambda taken: taken <= limit)
     assert sorted(row for rows in done for row in rows) == list(range(len(lengths)))
     assert all(lengths[rows[0]] * len(rows) <= max(limit, lengths[rows[0]]) for rows in done)
-    again, _ = walk(lengths, schedule.budgets)
-    assert len(schedule.budgets) > 2 or again == done
+    again, _ = walk(lengths, budgets)
+    assert len(budgets) > 2 or again == done
 
 
 def test_the_budget_is_halved_from_the_batch_on_that_did_not_fit() -> None:
     lengths = [100, 100, 10, 10, 10, 10]
-    done, schedule = walk(lengths, [Budget(first_batch=0, tokens=200)], lambda taken: taken < 200)
+    done, budgets = walk(lengths, [Budget(first_batch=0, tokens=200)], lambda taken: taken < 200)
     assert done == [(0,), (1,), (2, 3, 4, 5)]
-    assert [budget.tokens for budget in schedule.budgets] == [200, 100]
+    assert [budget.tokens for budget in budgets] == [200, 100]
 
 
 def test_bytes_are_estimated_from_layers_and_dtype() -> None:

@@ -56,6 +56,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     *,
     is_agreed: bool = False,
+    batch_tokens: int | None = None,
 ) -> Extraction:
     @contextmanager
     def opened(*_: Any) -> Iterator[Tokens]:
@@ -66,7 +67,7 @@ def run(
     with Journal(folder / "journal.jsonl") as journal:
         work = Extraction(ROWS, folder, journal, lambda *_: None, is_agreed=is_agreed)
         work.take_up()
-        work.run(verifier, LAYERS, ExtractConfig())
+        work.run(verifier, LAYERS, ExtractConfig(batch_tokens=batch_tokens))
     return work
 
 
@@ -93,6 +94,22 @@ def test_a_resumed_extraction_makes_the_passes_of_the_first_call(
     done = run(tmp_path / "cut", verifier, second, monkeypatch)
     assert [*first.shapes, *second.shapes] == whole.shapes
     assert done.budgets[0] == Budget(first_batch=0, tokens=64)
+
+
+def test_a_smaller_budget_counts_from_where_the_work_was_left(
+    tmp_path: Path, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Tokens(left=2), Tokens()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "a", verifier, first, monkeypatch)
+    with pytest.raises(ConfigError, match="begun with 64 tokens a pass, asked 65"):
+        run(tmp_path / "a", verifier, second, monkeypatch, batch_tokens=65)
+    done = run(tmp_path / "a", verifier, second, monkeypatch, batch_tokens=16)
+    assert done.budgets == [Budget(first_batch=0, tokens=64), Budget(first_batch=2, tokens=16)]
+    assert len(done.done) == len(ROWS)
+    assert {rows * tokens for rows, tokens in second.shapes} <= set(range(17))
+    again = run(tmp_path / "a", verifier, Tokens(left=0), monkeypatch, batch_tokens=16)
+    assert again.budgets == done.budgets
 
 
 def test_a_row_that_does_not_fit_alone_is_an_error(
