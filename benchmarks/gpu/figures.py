@@ -1,0 +1,148 @@
+"""The figures of finished steps, small enough to commit."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+from steps import DEPTHS
+
+
+def summarise(work: Path) -> dict[str, Any]:
+    """The figures of all finished measurements, without their spec and samples."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(work.glob("*.json"))}
+    benches = {name: document for name, document in found.items() if "results" in document}
+    summary = {name: _figures(document) for name, document in benches.items()}
+    beside = {name: _beside(work, name) for name in ("profile", "tuning")}
+    return {
+        "machine": _machine(), "wall_s": _wall_seconds(work), "measurements": summary,
+        "depths": _depths(benches), "checkpoints": _checkpoints(found),
+        "training": found.get("bare"), **beside,
+    }  # fmt: skip
+
+
+def _wall_seconds(work: Path) -> dict[str, float]:
+    """Of each step's last call."""
+    path = work / "times.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {name: value for line in lines for name, value in json.loads(line).items()}
+
+
+def _checkpoints(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Ten checkpoints of one training: as replayed, as served, and what each way took."""
+    if not {"replay-ten", "ten"} <= found.keys():
+        return None
+    replay = found["replay-ten"]
+    replayed = {
+        one["drafter"]: row["length"]["value"]
+        for one in replay["drafters"]
+        for row in one["rows"]
+        if row["category"] == "all" and row["k"] == replay["k"]
+    }
+    rows = [row for row in found["ten"]["results"] if row["category"] == "all"]
+    served = {row["drafter"]: row["acceptance_length"]["value"] for row in rows}
+    both = [(replayed[name], served[name]) for name in served]
+    return {
+        "replayed_and_served": both,
+        "spearman": float(spearmanr(both).statistic),
+        "replay_s": [one["replay_s"] for one in replay["drafters"]],
+        "states_s": replay["states_s"],
+        "load_s": replay["load_s"],
+        "generation_s": found["ten"]["generation_s"],
+        "bench_s": {name: found[name]["duration_s"] for name in ("ten", "ten-fresh")
+                    if name in found},
+    }  # fmt: skip
+
+
+def _beside(work: Path, name: str) -> list[dict[str, Any]]:
+    """Documents of this name beside measurements, each with the verifier that it is of."""
+    found = []
+    for path in sorted(work.glob(f"mlruns/bench/*/{name}.json")):
+        spec = json.loads(path.with_name("result.json").read_text())["spec"]
+        found.append({"verifier": spec["server"]["verifier"], **json.loads(path.read_text())})
+    return found
+
+
+def _figures(document: dict[str, Any]) -> dict[str, Any]:
+    kept = ("pairing", "started_at", "duration_s", "generation_s", "lifecycle_s", "swaps",
+            "swap_checks", "step_costs", "ceilings", "environment", "prompts_digest")  # fmt: skip
+    figures = {key: document[key] for key in kept}
+    own_s = document["duration_s"] - document["generation_s"] - document["lifecycle_s"]
+    figures["harness_share"] = own_s / document["generation_s"]
+    figures["engines"] = [
+        {key: engine[key] for key in ("name", "arm", "start_s", "vllm_version")}
+        for engine in document["engines"]
+    ]
+    figures["rows"] = [_row(row) for row in document["results"] if row["category"] == "all"]
+    if parity := document["parity"]:
+        figures["parity"] = {**parity, "rows": [_parity(row) for row in parity["rows"]]}
+    return figures
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    dropped = ("digest", "num_output_tokens", "category")
+    kept = {key: value for key, value in row.items() if key not in dropped}
+    if lossless := kept.get("lossless"):
+        near = [found["is_near_tie"] for found in lossless["divergences"]]
+        kept["lossless"] = {**lossless, "divergences": {"near_ties": sum(map(bool, near)),
+                                                        "all": len(near)}}  # fmt: skip
+    return kept
+
+
+def _parity(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != "unequal"}
+
+
+def _depths(benches: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Speedup by depth: measured, and as two straight lines of step costs predict it.
+
+    A plain step and a step with speculation each grow with the number of layers. Both lines go
+    through the shallowest and the deepest verifier; the ones between are predicted. Tokens per step
+    are those of the shallowest: outputs are equal.
+    """
+    curves = []
+    for concurrency in (1, 8):
+        points = []
+        for name, depth in (("main", 0), *((f"depth-{n}", n) for n in sorted(DEPTHS))):
+            rows = benches.get(name, {}).get("results", ())
+            own = [row for row in rows if row["category"] == "all" and row["k"] == 3
+                   and row["concurrency"] == concurrency]  # fmt: skip
+            if own:
+                points.append((depth, own[0]))
+        if len(points) >= 3:
+            curves.append({"concurrency": concurrency, "points": _predicted(points)})
+    return curves
+
+
+def _predicted(points: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+    depths = [depth for depth, _ in points]
+    plain = [row["baseline_tpot_ms"]["value"] for _, row in points]
+    tokens = [row["tokens_per_step"]["value"] for _, row in points]
+    step = [row["tpot_ms"]["value"] * t for (_, row), t in zip(points, tokens, strict=True)]
+    ends = [depths[0], depths[-1]]
+    plain_fit = np.interp(depths, ends, [plain[0], plain[-1]])
+    step_fit = np.interp(depths, ends, [step[0], step[-1]])
+    return [
+        {
+            "added_layers": depth,
+            "plain_step_ms": plain[i],
+            "step_ms": step[i],
+            "tokens_per_step": tokens[i],
+            "measured": row["decode_speedup"],
+            "predicted": float(tokens[0] * plain_fit[i] / step_fit[i]),
+            "is_prediction": depth not in ends,
+        }
+        for i, (depth, row) in enumerate(points)
+    ]
+
+
+def _machine() -> dict[str, str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError):
+        gpus = []
+    return {"gpus": "; ".join(filter(None, gpus)), "cpus": str(len(os.sched_getaffinity(0)))}
