@@ -37,7 +37,7 @@ def _checkpoints(found: dict[str, Any]) -> dict[str, Any] | None:
         return None
     replay = found["replay-ten"]
     replayed = {
-        one["drafter"]: row["length"]["value"]
+        one["drafter"]: row["acceptance_length"]["value"]
         for one in replay["drafters"]
         for row in one["rows"]
         if row["category"] == "all" and row["k"] == replay["k"]
