@@ -14,17 +14,14 @@ import psutil
 import torch
 from transformers import AutoModel
 
+from eval.device import DEFAULT_BATCH_TOKENS
 from eval.errors import MemoryShortError, SpecError, VerifierError
 from eval.textmodel import load_text_model
-
-_BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
-"""On CPU small batches stay in the cache and pad little: 356 tokens/s per core against 244 at 2048
-(SmolLM2-135M, float32, AVX2)."""
 
 
 def default_batch_tokens() -> int:
     """Tokens per forward pass that suit the device at hand."""
-    return _BATCH_TOKENS[default_device()]
+    return DEFAULT_BATCH_TOKENS[default_device()]
 
 
 class LayerCapture:

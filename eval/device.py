@@ -60,6 +60,11 @@ def served_dtype(asked: str | None, *, named: str | None, stored: str | None) ->
     return "float16" if is_half else "bfloat16"
 
 
+DEFAULT_BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
+"""Of a forward pass, by device. On CPU small batches stay in the cache and pad little: 356 tokens/s
+per core against 244 at 2048 (SmolLM2-135M, float32, AVX2)."""
+
+
 def near_tie_gap(dtype: str) -> float:
     """Nats between two tokens that rounding can turn round, by the dtype of the arithmetic.
 

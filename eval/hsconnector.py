@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import example_hidden_states_connector as vllms
 
-CONNECTOR = "CpuHiddenStatesConnector"
-
 
 class CpuHiddenStatesConnector(vllms.ExampleHiddenStatesConnector):  # type: ignore[misc]
     """vLLM's connector without CUDA: `kv_connector_module_path` is this module."""

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from eval.device import detect_device, engine_bytes, resolve_server
 from eval.spec import ServerSpec
 from harness.config.bench import BenchConfig
 from harness.config.load import load_config, read_yaml
+from harness.config.regenerate import RegenerateConfig
 from harness.config.train import TrainConfig
-from harness.corpus.extractplan import ExtractConfig
+from harness.corpus.backends import arithmetic_dtype, estimate_memory
+from harness.corpus.extractplan import ExtractConfig, num_stored_rows
 from harness.corpus.manifest import load_manifest
 from harness.corpus.storage import estimate_bytes
 from harness.drafter.verifier import Verifier
@@ -20,7 +23,6 @@ from harness.tracking.audit import Check
 from harness.training.preflight import check_training
 
 _INPUTS = {"verifier", "corpus", "drafter", "rows"}
-_MEMORY_FACTOR = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def begin(what: str, checks: Sequence[Check]) -> None:
@@ -70,35 +72,44 @@ def check_bench(config: BenchConfig, settings: Settings) -> list[Check]:
         raise ConfigError("expected a verifier in the bench, found none", "put it into the YAML")
     verifier, found = preflight.check_verifier(config.verifier, settings)
     checks = [found, *preflight.check_gpus()]
-    if verifier is not None and detect_device() == "cpu":
-        spec = resolve_server(ServerSpec(verifier=verifier.path, **config.server.model_dump()))
-        checks.append(preflight.check_memory(engine_bytes(spec), "cpu"))
-    elif verifier is not None:
-        checks.append(_check_num_gpus(config.server.tensor_parallel_size))
+    if verifier is not None:
+        spec = ServerSpec(verifier=verifier.path, **config.server.model_dump())
+        checks.append(_check_engine(resolve_server(spec)))
     return [*checks, preflight.check_disk(settings.bench_dir, 1 << 28, "measurements")]
+
+
+def check_regenerate(verifier: Verifier, out_dir: Path, config: RegenerateConfig) -> list[Check]:
+    """The clock, and where a server is started GPUs, the engine's memory and the packages."""
+    checks = [preflight.check_clock(out_dir)]
+    if config.endpoint is None:
+        checks += preflight.check_gpus()
+        checks.append(_check_engine(config.build_server_spec(verifier.path)))
+        checks.append(preflight.check_versions())
+    return checks
 
 
 def check_extract(
     tokens_dir: Path, verifier: Verifier, out_dir: Path, config: ExtractConfig
 ) -> list[Check]:
-    """Weights in memory, states on disk, the dtype, the GPUs, the packages, the clock."""
-    weights = sum(path.stat().st_size for path in verifier.path.glob("*.safetensors"))
-    stored = _MEMORY_FACTOR.get(verifier.dtype or "float32", 4)
-    needed = weights * _MEMORY_FACTOR.get(config.dtype, 2) // stored
-    device = "cuda" if visible_gpus() else "cpu"
-    dtype = {"fp8": "float32" if device == "cpu" else "bfloat16"}.get(config.dtype, config.dtype)
+    """Memory, states on disk, the dtype, the GPUs, the packages, the clock."""
+    device: Literal["cpu", "cuda"] = "cuda" if visible_gpus() else "cpu"
+    dtype = arithmetic_dtype(config.dtype, device)
     checks = [*preflight.check_gpus()]
-    if config.backend == "vllm" and device == "cuda":
-        checks.append(_check_num_gpus(config.tensor_parallel_size))
+    if config.backend == "vllm":
+        # vLLM's connector takes seconds, which the other backend need not wait for.
+        from harness.corpus.servedstates import build_server_spec  # noqa: PLC0415
+
+        checks.append(_check_engine(build_server_spec(verifier, config, out_dir)))
     elif not config.device_map:
-        checks.append(preflight.check_memory(needed, "cuda" if device == "cuda" else "cpu"))
+        checks.append(preflight.check_memory(estimate_memory(verifier, config, device), device))
     try:
-        counts = load_manifest(tokens_dir, "prepare").counts
+        source = load_manifest(tokens_dir, "prepare")
     except HarnessError as error:
         text = error.message.splitlines()[0]
         return [*checks, Check(name="rows", state="failed", found=text, fix=error.hint)]
     num_states = len(config.aux_layer_ids or verifier.default_aux_layer_ids) + 1
-    lengths = [counts["tokens"] // counts["rows"]] * counts["rows"]
+    mean_length = source.counts["tokens"] // source.counts["rows"]
+    lengths = [mean_length] * num_stored_rows(source, config)
     disk = estimate_bytes(lengths, num_states, verifier.hidden_size, config.dtype)
     disk -= sum(p.stat().st_size for p in out_dir.glob("hidden_states/*.safetensors"))
     return [
@@ -110,7 +121,11 @@ def check_extract(
     ]
 
 
-def _check_num_gpus(wanted: int) -> Check:
+def _check_engine(spec: ServerSpec) -> Check:
+    """Room for one engine: memory on a CPU, as many GPUs as it is spread over."""
+    if detect_device() == "cpu":
+        return preflight.check_memory(engine_bytes(spec), "cpu")
+    wanted = spec.tensor_parallel_size
     found = len(visible_gpus())
     is_enough = found >= wanted
     fix = None if is_enough else "lower tensor_parallel_size, or show more in CUDA_VISIBLE_DEVICES"

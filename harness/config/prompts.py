@@ -74,7 +74,9 @@ class FilterConfig(Frozen):
         lt=1,
         description="Probability of another language from which a prompt is left out.",
     )
-    min_tokens: Count = Field(default=1, description="Tokens of all questions and the system message at least.")
+    min_tokens: Count = Field(
+        default=1, description="Tokens of all questions and the system message at least."
+    )
     max_tokens: Count | None = Field(
         default=None, description="Tokens of them at most; the context limits them anyway."
     )
@@ -115,6 +117,9 @@ class PromptsConfig(Frozen):
         description="Folder of `harness data regenerate` that tells how long answers are.",
     )
     seed: int = Field(default=0, description="Of the choice and the order of prompts.")
+    trust_remote_code: bool = Field(
+        default=False, description="Run code of the verifier's folder, as some tokenizers need."
+    )
 
     @model_validator(mode="after")
     def _weights_are_for_all_or_none(self) -> "PromptsConfig":

@@ -42,7 +42,8 @@ def read_dialogues(
     """The conversations of a JSONL file, tokenised, in the order of their ids.
 
     A row is `messages` (or `conversations`), or a question (`prompt`, `turns`) with its answer
-    (`response`, `answer`). `finish_reason: length` marks a last answer that was cut off.
+    (`response`, `answer`); `system` is said before either. `finish_reason: length` marks a last
+    answer that was cut off.
 
     Args:
         path: JSONL, or JSONL.gz.
@@ -86,7 +87,9 @@ def _tokenise(
                     finish_reason=one.finish_reason if is_last else "stop",
                 )
             )
-        yield Conversation(id=one.id, category=one.category, turns=tuple(turns))
+        first = one.messages[0]
+        system = first.content if first.role == "system" else None
+        yield Conversation(id=one.id, category=one.category, system=system, turns=tuple(turns))
 
 
 def _read(key: str, row: dict[str, Any], template: ChatTemplate) -> _Dialogue | Unusable:
@@ -103,6 +106,13 @@ def _read(key: str, row: dict[str, Any], template: ChatTemplate) -> _Dialogue | 
 
 
 def _find_messages(row: dict[str, Any]) -> list[Message]:
+    messages = _find_turns(row)
+    told = row.get("system")
+    is_told = isinstance(told, str) and bool(told.strip()) and messages[0].role != "system"
+    return [Message("system", str(told)), *messages] if is_told else messages
+
+
+def _find_turns(row: dict[str, Any]) -> list[Message]:
     column = next((name for name in _MESSAGE_COLUMNS if row.get(name) is not None), None)
     if column:
         return read_messages(row[column])
@@ -111,8 +121,8 @@ def _find_messages(row: dict[str, Any]) -> list[Message]:
     if asked is None or said is None:
         expected = f"expected messages, or prompt and response, found {', '.join(row)}"
         raise NoConversationError("no_turns", expected)
-    questions = [asked] if isinstance(asked, str) else asked
-    answers = [said] if isinstance(said, str) else said
+    questions = asked if isinstance(asked, list) else [asked]
+    answers = said if isinstance(said, list) else [said]
     if len(questions) != len(answers):
         raise NoConversationError(
             "wrong_order", f"{len(questions)} questions have {len(answers)} answers"

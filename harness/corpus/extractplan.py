@@ -56,9 +56,15 @@ def build_plan(source: Manifest, verifier: Verifier, config: ExtractConfig) -> P
     if config.backend != "transformers":  # whose plans are older than the choice
         settings["backend"] = config.backend
     if config.is_online:
-        settings["first_row"] = int(source.counts["rows"] * (1 - config.val_ratio))
+        settings["first_row"] = source.counts["rows"] - num_stored_rows(source, config)
     inputs = {"tokens": source.digest, "verifier": source.inputs["verifier"]}
     return Plan(stage="extract", inputs=inputs, config=settings)
+
+
+def num_stored_rows(source: Manifest, config: ExtractConfig) -> int:
+    """Rows, the last ones, whose states are kept on disk."""
+    num_rows = source.counts["rows"]
+    return num_rows - int(num_rows * (1 - config.val_ratio)) if config.is_online else num_rows
 
 
 def require_layers(asked: tuple[int, ...] | None, verifier: Verifier) -> tuple[int, ...]:

@@ -6,9 +6,8 @@ Reading and its errors are `eval.prompts`, so that training and evaluation files
 import re
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 
-from eval.prompts import load_prompts
+from eval.promptsets import load_prompt_set
 from eval.spec import Prompt
 from harness.config.load import Frozen
 from harness.errors import ConfigError
@@ -39,22 +38,24 @@ def find_overlap(training: Sequence[Prompt], evaluation: Sequence[Prompt]) -> tu
     )
 
 
-def require_disjoint(training: Sequence[Prompt], evaluation_path: Path) -> None:
-    """Refuses training prompts that an evaluation file asks too.
+def require_disjoint(training: Sequence[Prompt], evaluation: str) -> None:
+    """Refuses training prompts that an evaluation set asks too.
+
+    Args:
+        training: What is to be trained on.
+        evaluation: Reference of a set, in any layout that a bench takes.
 
     Raises:
         ConfigError: Lists the shared questions by both ids.
-        SpecError: The evaluation file cannot be read.
+        SpecError: The evaluation set cannot be had.
     """
-    shared = find_overlap(training, load_prompts(evaluation_path))
+    shared = find_overlap(training, load_prompt_set(evaluation))
     if not shared:
         return
     lines = [f"  {o.training_id} = {o.evaluation_id}: {o.question[:70]}" for o in shared[:_SHOWN]]
     more = [f"  and {len(shared) - _SHOWN} more"] if len(shared) > _SHOWN else []
     raise ConfigError(
-        "\n".join(
-            [f"{len(shared)} training prompts are asked in {evaluation_path}:", *lines, *more]
-        ),
+        "\n".join([f"{len(shared)} training prompts are asked in {evaluation}:", *lines, *more]),
         "remove them from the training prompts: what was trained on measures nothing",
     )
 

@@ -80,7 +80,7 @@ def collect_prompts(
             portions = json.loads((out_dir / MIXTURE_NAME).read_text())
             found = tuple(Portion.model_validate(portion) for portion in portions)
             return PromptSet(manifest=finished, portions=found)
-        template = ChatTemplate.load(verifier)
+        template = ChatTemplate.load(verifier, trust_remote_code=config.trust_remote_code)
         room = Room(verifier.max_position_embeddings, config.max_answer_tokens)
         selection = _select(config, rows, evaluation, room, template, progress=progress)
         chosen, portions = mix(config, selection.kept, template)
@@ -112,7 +112,8 @@ def resolve_prompts(path: Path) -> tuple[Prompt, ...]:
 def _plan_config(config: PromptsConfig) -> dict[str, Any]:
     """What was asked for, without the places that sets lie in: their digests stand for them."""
     places = {"verifier", "exclude", "pilot", "sources"}
-    planned = config.model_dump(mode="json", exclude=places, exclude_none=True)
+    left_out = places | {"trust_remote_code"}
+    planned = config.model_dump(mode="json", exclude=left_out, exclude_none=True)
     planned["sources"] = {
         source.label: source.model_dump(exclude={"source", "name"}, exclude_none=True)
         for source in config.sources

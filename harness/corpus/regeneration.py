@@ -59,7 +59,7 @@ def regenerate(
     *,
     server: ServerSpec | None = None,
     cache_dir: Path | None = None,
-    exclude: Path | None = None,
+    exclude: Sequence[str] = (),
     reuse: Path | None = None,
     overwrite: bool = False,
     progress: ProgressFn,
@@ -75,7 +75,7 @@ def regenerate(
         config: How to answer.
         server: Another way to start vLLM than `config.build_server_spec` gives.
         cache_dir: Keeps the verifier's digest between calls.
-        exclude: Evaluation prompts, none of which may be among the prompts.
+        exclude: Evaluation sets, by file or reference; nothing of them may be among the prompts.
         reuse: An earlier regeneration, whose answers to equal prompts are taken.
         overwrite: Replace other or finished work in `out_dir`.
         progress: Told the prompts answered so far, with the pace.
@@ -89,8 +89,8 @@ def regenerate(
             that the verifier does not have; answers so far are kept.
     """
     prompts = resolve_prompts(prompts_path)
-    if exclude:
-        require_disjoint(prompts, exclude)
+    for evaluation in exclude:
+        require_disjoint(prompts, evaluation)
     spec = None
     if config.endpoint is None:
         spec = server or config.build_server_spec(verifier.path)

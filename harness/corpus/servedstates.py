@@ -20,6 +20,7 @@ from eval.device import detect_device, resolve_server
 from eval.errors import RequestError, VerifierError
 from eval.server import VllmServer
 from eval.spec import ServerSpec
+from harness.corpus.backends import arithmetic_dtype
 from harness.corpus.extractplan import ExtractConfig
 from harness.drafter.verifier import Verifier
 
@@ -50,7 +51,7 @@ class ServedStates:
             RequestError: It refused a row.
             VerifierError: States that are not finite, or of other tokens or layers.
         """
-        with ThreadPoolExecutor(max_workers=len(rows)) as askers:
+        with ThreadPoolExecutor(min(len(rows), _MAX_NUM_SEQS[detect_device()])) as askers:
             return list(askers.map(self._ask, rows))
 
     def estimate_batch_tokens(self, verifier: Verifier) -> int:  # noqa: ARG002 - as other backends
@@ -127,10 +128,9 @@ def build_server_spec(verifier: Verifier, config: ExtractConfig, folder: Path) -
             "kv_connector": "CpuHiddenStatesConnector",
             "kv_connector_module_path": "eval.hsconnector",
         }
-    dtype = "auto" if config.dtype == "fp8" else config.dtype
     spec = ServerSpec(
         verifier=verifier.path,
-        dtype="float32" if config.dtype == "fp8" and device == "cpu" else dtype,
+        dtype=arithmetic_dtype(config.dtype, device),
         max_model_len=config.max_model_len,
         max_num_seqs=_MAX_NUM_SEQS[device],
         tensor_parallel_size=config.tensor_parallel_size,

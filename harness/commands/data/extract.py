@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.data.stage import Out, Overwrite, show_stage
+from harness.commands.data.stage import Out, Overwrite, Trust, show_stage
 from harness.commands.options import AsJson, RequiredVerifier
 from harness.commands.preflight import begin, check_extract
 from harness.config.load import load_config
@@ -32,9 +32,6 @@ _Online = Annotated[
     bool, typer.Option("--online", help="Store validation rows; serve the rest in training.")
 ]
 _Parallel = Annotated[int | None, typer.Option(help="vllm: GPUs of one verifier (1).")]
-_Trust = Annotated[
-    bool, typer.Option("--trust-remote-code", help="vllm: run code of the verifier's folder.")
-]
 _Yes = Annotated[
     bool, typer.Option("--yes", help="Go on where it takes more than 20 GB or an hour.")
 ]
@@ -52,7 +49,7 @@ def extract(
     device_map: _DeviceMap = None,
     online: _Online = False,
     tensor_parallel_size: _Parallel = None,
-    trust_remote_code: _Trust = False,
+    trust_remote_code: Trust = False,
     yes: _Yes = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.data.stage import Out, Overwrite, show_stage
+from harness.commands.data.stage import Out, Overwrite, Trust, show_stage
 from harness.commands.options import AsJson, RequiredVerifier
 from harness.config.load import load_config
 from harness.corpus.tokens import PrepareConfig
@@ -24,12 +24,19 @@ def prepare(
     out: Out,
     seq_length: Annotated[int | None, typer.Option(help="Tokens per row at most (2048).")] = None,
     limit: Annotated[int | None, typer.Option(help="Conversations at most, by id.")] = None,
+    trust_remote_code: Trust = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Writes token ids, a loss mask on the answers alone, token counts and statistics.html."""
     settings = load_settings()
-    config = load_config(PrepareConfig, None, seq_length=seq_length, limit=limit)
+    config = load_config(
+        PrepareConfig,
+        None,
+        seq_length=seq_length,
+        limit=limit,
+        trust_remote_code=trust_remote_code or None,
+    )
     with progress() as report:
         manifest = prepare_tokens(
             conversations,

@@ -7,8 +7,10 @@ import typer
 
 from harness.commands.data.stage import Out, Overwrite, show_stage
 from harness.commands.options import AsJson, RequiredVerifier
+from harness.commands.preflight import begin, check_regenerate
 from harness.config.load import load_config
 from harness.config.regenerate import RegenerateConfig
+from harness.corpus.manifest import MANIFEST_NAME
 from harness.corpus.regeneration import regenerate as regenerate_answers
 from harness.drafter.verifier import Verifier
 from harness.render import progress, warn
@@ -23,7 +25,10 @@ _Endpoint = Annotated[
     str | None, typer.Option(help="A vLLM that runs already, as in http://host:8000.")
 ]
 _ServedModel = Annotated[str | None, typer.Option(help="The verifier's name there.")]
-_Exclude = Annotated[Path | None, typer.Option(help="Evaluation prompts: shared ones are refused.")]
+_Exclude = Annotated[
+    list[str] | None,
+    typer.Option(help="Evaluation set, each of them: JSONL, package:... or hf:...; none is asked."),
+]
 _Reuse = Annotated[
     Path | None, typer.Option(help="An earlier folder: its answers to equal prompts are taken.")
 ]
@@ -71,14 +76,17 @@ def regenerate(
         tensor_parallel_size=tensor_parallel_size,
         port=port,
     )
+    loaded = Verifier.load(verifier, settings)
+    if not (out / MANIFEST_NAME).is_file() or overwrite:
+        begin("regenerate", check_regenerate(loaded, out, resolved))
     with progress() as report:
         result = regenerate_answers(
             prompts,
-            Verifier.load(verifier, settings),
+            loaded,
             out,
             resolved,
             cache_dir=settings.cache_dir,
-            exclude=exclude,
+            exclude=exclude or (),
             reuse=reuse,
             overwrite=overwrite,
             progress=report,

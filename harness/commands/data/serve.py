@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.data.stage import Trust
 from harness.commands.options import OptionalVerifier
 from harness.corpus.extraction import captured_ids
 from harness.corpus.extractplan import ExtractConfig
-from harness.corpus.manifest import load_manifest
+from harness.corpus.manifest import hold_folder, load_manifest
 from harness.corpus.tokens import require_verifier
 from harness.drafter.verifier import Verifier
 from harness.render import log
@@ -24,9 +25,7 @@ def serve(
     verifier: OptionalVerifier = None,
     port: Annotated[int | None, typer.Option(help="Of the server; a free one if left out.")] = None,
     tensor_parallel_size: Annotated[int, typer.Option(help="GPUs of one verifier.")] = 1,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code of the verifier's folder.")
-    ] = False,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Starts vLLM with the layers of a corpus, and runs until it is interrupted.
 
@@ -47,7 +46,8 @@ def serve(
     )
     layers = captured_ids(manifest, loaded)
     log(f"starting vLLM with the layers {', '.join(map(str, layers))}; its log is server.log")
-    with serve_states(loaded, layers, config, folder / "server.log", port) as states:
+    log_path = folder / "server.log"
+    with hold_folder(folder), serve_states(loaded, layers, config, log_path, port) as states:
         log(f"hidden states at {states.server.base_url}")
         while True:
             time.sleep(_LOOK_S)

@@ -9,6 +9,12 @@ from harness.corpus.manifest import Manifest
 from harness.render import show_facts, show_json
 
 Out = Annotated[Path, typer.Option(help="The stage's folder; unfinished work in it is taken up.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Run code of the verifier's folder, as some tokenizers need."
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the folder holds.")]
 
 

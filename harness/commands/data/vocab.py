@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.data.stage import Out, Overwrite, show_stage
+from harness.commands.data.stage import Out, Overwrite, Trust, show_stage
 from harness.commands.options import AsJson, RequiredVerifier
 from harness.config.load import load_config
 from harness.corpus.draftvocab import VocabConfig, build_vocab
@@ -33,12 +33,20 @@ def vocab(
     parent: Annotated[
         str | None, typer.Option("--from", help=f"Keep this drafter's vocabulary: {FORMS}.")
     ] = None,
+    trust_remote_code: Trust = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Chooses the draft vocabulary: the most frequent answer tokens, special ones always in."""
     settings = load_settings()
-    config = load_config(VocabConfig, None, size=size, coverage=coverage, pinned=pin or None)
+    config = load_config(
+        VocabConfig,
+        None,
+        size=size,
+        coverage=coverage,
+        pinned=pin or None,
+        trust_remote_code=trust_remote_code or None,
+    )
     manifest = build_vocab(
         tokens,
         Verifier.load(verifier, settings),

@@ -70,7 +70,7 @@ def kimi(tmp_path_factory: pytest.TempPathFactory) -> Kimi:
     config = RegenerateConfig(max_tokens=MAX_TOKENS, concurrency=2)
     regenerate(
         root / "train.jsonl", verifier, root / "conversations", config,
-        server=spec, exclude=root / "eval.jsonl", progress=quiet,
+        server=spec, exclude=[str(root / "eval.jsonl")], progress=quiet,
     )  # fmt: skip
     prepare(root / "conversations", verifier, root / "rows", PrepareConfig(), progress=quiet)
     config_x = ExtractConfig(aux_layer_ids=AUX_LAYER_IDS)

@@ -32,6 +32,22 @@ def test_every_layout_gives_the_same_tokens(tmp_path: Path) -> None:
     assert len(turns[0][0].token_ids) == 3
 
 
+def test_what_stands_beside_a_question_as_system_is_said_before_it(tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    told = {"role": "system", "content": "be brief"}
+    found = read(
+        tmp_path / "x.jsonl",
+        {"id": "a", "prompt": "hi", "response": "yo", "system": "be brief"},
+        {"id": "b", "messages": asked, "system": "be brief"},
+        {"id": "c", "messages": [told, *asked], "system": "be long"},
+        {"id": "d", "prompt": "hi", "response": "yo", "system": " "},
+    )
+    said = [one for one in found if isinstance(one, Conversation)]
+    assert [one.system for one in said] == ["be brief", "be brief", "be brief", None]
+    lengths = [len(one.turns[0].prompt_token_ids) for one in said]
+    assert lengths[0] == lengths[1] == lengths[2] > lengths[3]
+
+
 def test_a_cut_off_answer_has_no_end(tmp_path: Path) -> None:
     (one,) = read(
         tmp_path / "x.jsonl",
@@ -54,6 +70,9 @@ def test_the_first_by_id_are_taken(tmp_path: Path) -> None:
     [
         ({"prompt": "hi"}, "no_turns"),
         ({"prompt": "hi", "response": " "}, "empty_turn"),
+        ({"prompt": 5, "response": "yo"}, "no_text"),
+        ({"prompt": "hi", "response": {"text": "yo"}}, "no_text"),
+        ({"prompt": ["hi"], "response": []}, "wrong_order"),
         ({"turns": ["hi", "ho"], "answer": ["yo"]}, "wrong_order"),
         ({"messages": [{"role": "user", "content": "hi"}]}, "no_answer"),
         ({"messages": [{"role": "tool", "content": "hi"}]}, "wrong_role"),

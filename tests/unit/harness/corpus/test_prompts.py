@@ -46,8 +46,8 @@ def test_shared_prompts_are_refused_with_both_ids(tmp_path: Path) -> None:
     path = tmp_path / "eval.jsonl"
     path.write_text('{"id": "e7", "category": "qa", "prompt": "Why?"}\n')
     with pytest.raises(ConfigError, match=r"t3 = e7: why"):
-        require_disjoint([prompt("t3", "why")], path)
-    require_disjoint([prompt("t3", "how")], path)
+        require_disjoint([prompt("t3", "why")], str(path))
+    require_disjoint([prompt("t3", "how")], str(path))
 
 
 @pytest.mark.parametrize(
