@@ -12,6 +12,7 @@ from harness.commands.benchplan import describe_bench
 from harness.commands.benchprofile import add_profile, show_profile
 from harness.commands.benchshow import show_result
 from harness.commands.benchtune import bench_tuned, show_tuning
+from harness.commands.launching import AUTO, LOCAL, Address, Where, place_of, run_there
 from harness.commands.options import AsJson, Drafters, OptionalVerifier, Prompts
 from harness.commands.preflight import begin, check_bench
 from harness.config.bench import BenchConfig
@@ -80,6 +81,8 @@ def bench(
     reuse: _Reuse = False,
     dry_run: _DryRun = False,
     as_json: AsJson = False,
+    launcher: Where = LOCAL,
+    address: Address = AUTO,
 ) -> None:
     """Measures drafters in vLLM against their verifier alone, with intervals."""
     settings = load_settings()
@@ -102,6 +105,12 @@ def bench(
         for title, facts in describe_bench(resolved, settings, find_stand_in(config)):
             show_facts(title, facts)
         return
+    with place_of(launcher, address, settings) as place:
+        if place is not None:
+            flags = {"--tune": tune, "--profile": profile, "--reuse": reuse, "--json": as_json}
+            given = [flag for flag, is_given in flags.items() if is_given]
+            run_there("bench", resolved, given, settings, place, is_alone=True)
+            return
     if resolved.verifier is not None:
         begin("bench", check_bench(resolved, settings))
     store, extras = open_store(settings), list[Callable[[], None]]()

@@ -11,10 +11,21 @@ from typer._click import Context
 from typer.core import TyperGroup
 
 from harness.commands.benching import bench_drafters
+from harness.commands.benchthere import measure_there
+from harness.commands.launching import AUTO, LOCAL, Address, Where, place_of
 from harness.commands.preflight import begin
+from harness.commands.sweepshow import (
+    front_of,
+    require_best,
+    require_trial,
+    show_sweep,
+    title_of,
+)
+from harness.config.bench import BenchConfig
 from harness.config.load import dump_yaml, load_config
 from harness.config.sweep import SweepConfig
 from harness.errors import ConfigError, WorkError
+from harness.launch.ports import Launcher
 from harness.render import (
     live_table,
     log,
@@ -32,7 +43,9 @@ from harness.sweep.leases import coordinator_lock, read_coordinator
 from harness.sweep.ports import Pause
 from harness.sweep.records import Trial, TrialState
 from harness.sweep.repair import repair as repair_sweep
+from harness.sweep.serving import Measured
 from harness.sweep.session import (
+    Ended,
     Prepared,
     prepare,
     reopen,
@@ -42,14 +55,11 @@ from harness.sweep.session import (
 )
 from harness.sweep.space import spell
 from harness.sweep.study import SweepStudy
-from harness.sweep.verdicts import front, retry_origin
+from harness.sweep.verdicts import retry_origin
 from harness.sweep.view import (
     COLUMNS,
-    LEGEND,
     best_config,
-    best_trial,
     conclusion,
-    explain,
     overview,
 )
 from harness.tracking.store import Store, open_store
@@ -92,6 +102,8 @@ def run(
     ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would do.")] = False,
     overrides: _Set = None,
+    launcher: Where = LOCAL,
+    address: Address = AUTO,
 ) -> None:
     """Runs a sweep, or goes on with the one of its name."""
     settings = load_settings()
@@ -104,28 +116,16 @@ def run(
         workers=workers,
         max_failures=max_failures,
     )
-    prepared = prepare(resolved, settings)
-    if not resume:
-        require_unused(prepared)
-    store = open_store(settings)
-    if dry_run:
-        _describe(prepared, config, store)
-        return
-    begin("sweep", check_training(prepared.base, settings))
-    require_trainable(prepared, store)
-    with live_table() as table:
-
-        def watch(study: SweepStudy, trials: tuple[Trial, ...]) -> None:
-            table(_title(study, trials), COLUMNS, overview(study, trials).rows)
-
-        with progress(is_plain=True) as report:
-            ended = run_sweep(
-                prepared,
-                store,
-                lambda bench: bench_drafters(bench, settings, store, report, is_reusing=True),
-                watch,
-            )
-    _show(resolved.name)
+    with place_of(launcher, address, settings) as place:
+        prepared = prepare(resolved, settings, place)
+        if not resume:
+            require_unused(prepared)
+        store = open_store(settings)
+        if dry_run:
+            _describe(prepared, config, store)
+            return
+        ended = _run(prepared, store, place)
+    show_sweep(resolved.name)
     log(f"run {ended.parent_run_id}; figures on it: {', '.join(ended.figures) or 'none'}")
     if ended.pause is Pause.FAILURES:
         raise WorkError(
@@ -134,6 +134,27 @@ def run(
         )
     if ended.pause is Pause.TIMEOUT:
         warn("the time was up before the budget; the same command goes on")
+
+
+def _run(prepared: Prepared, store: Store, place: Launcher | None) -> Ended:
+    """Searches, and measures survivors: here, or each time on a host of the launcher."""
+    settings = prepared.place.settings
+    if place is None:
+        begin("sweep", check_training(prepared.base, settings))
+    require_trainable(prepared, store)
+    with live_table() as table:
+
+        def watch(study: SweepStudy, trials: tuple[Trial, ...]) -> None:
+            table(title_of(study, trials), COLUMNS, overview(study, trials).rows)
+
+        with progress(is_plain=True) as report:
+
+            def measure(bench: BenchConfig) -> Measured:
+                if place is not None:
+                    return measure_there(bench, settings, store, place)
+                return bench_drafters(bench, settings, store, report, is_reusing=True)
+
+            return run_sweep(prepared, store, measure, watch)
 
 
 def _describe(prepared: Prepared, config: Path, store: Store) -> None:
@@ -156,7 +177,7 @@ def status(name: _Name, *, as_json: _Json = False) -> None:
         study, _ = reopen(name, load_settings())
         show_json(json.dumps([t.model_dump(mode="json") for t in study.trials()], indent=1))
         return
-    _show(name)
+    show_sweep(name)
 
 
 @app.command()
@@ -165,10 +186,10 @@ def best(name: _Name) -> None:
     study, _ = reopen(name, load_settings())
     if study.config.is_multi_objective:
         columns = ("trial", "point", *(o.metric for o in study.config.objectives))
-        rows = [(t.number, spell(t.params), *(t.values or ())) for t in _front(study)]
+        rows = [(t.number, spell(t.params), *(t.values or ())) for t in front_of(study)]
         show_table(f"front of {name}", columns, rows)
         return
-    trial = _require_best(study)
+    trial = require_best(study)
     facts: dict[str, Any] = {"point": spell(trial.params), "origin": trial.origin}
     if trial.values:
         facts[study.config.objectives[0].metric] = trial.values[0]
@@ -186,7 +207,7 @@ def export(
 ) -> None:
     """The best point as a YAML that `harness train` takes."""
     study, _ = reopen(name, load_settings())
-    chosen = _require_best(study) if trial is None else _require_trial(study, trial)
+    chosen = require_best(study) if trial is None else require_trial(study, trial)
     text = dump_yaml(best_config(study, chosen))
     if out is None:
         show_text(text.rstrip("\n"))
@@ -252,45 +273,3 @@ def repair(name: _Name) -> None:
     for line in lines:
         show_text(line)
     log("nothing to mend" if not lines else f"{len(lines)} findings")
-
-
-def _show(name: str) -> None:
-    study, place = reopen(name, load_settings())
-    trials = study.trials()
-    show_table(_title(study, trials), COLUMNS, overview(study, trials).rows)
-    show_text(LEGEND)
-    for line in explain(trials):
-        show_text(line)
-    owner = read_coordinator(place.folder)
-    log(f"coordinated by process {owner.pid}" if owner else "nobody works on it")
-    show_text(conclusion(study))
-    if (chosen := best_trial(study)) is not None:
-        show_text(f"best: trial {chosen.number}, {spell(chosen.params)}")
-        show_text(f"its configuration: harness sweep export {name}")
-
-
-def _title(study: SweepStudy, trials: tuple[Trial, ...]) -> str:
-    seen = overview(study, trials)
-    eta = "" if not seen.eta_s else f", about {seen.eta_s / 60:.0f} min of training left"
-    return (
-        f"{study.config.name}: {seen.num_finished} of {study.config.n_trials} trials, "
-        f"{seen.num_pruned} pruned, {seen.num_failed} failed{eta}"
-    )
-
-
-def _front(study: SweepStudy) -> list[Trial]:
-    return front(study.config, study.trials())
-
-
-def _require_best(study: SweepStudy) -> Trial:
-    found = best_trial(study)
-    if found is None:
-        raise ConfigError(f"expected a finished trial in {study.config.name!r}, found none yet")
-    return found
-
-
-def _require_trial(study: SweepStudy, number: int) -> Trial:
-    trials = study.trials()
-    if not 0 <= number < len(trials):
-        raise ConfigError(f"--trial: expected 0 to {len(trials) - 1}, found {number}")
-    return trials[number]

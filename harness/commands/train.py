@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.launching import AUTO, LOCAL, Address, Where, place_of, run_there
 from harness.commands.options import AsJson, OptionalVerifier
 from harness.commands.preflight import begin
 from harness.config.load import load_config
 from harness.config.train import TrainConfig
 from harness.errors import ConfigError
+from harness.launch.tasks import gpus_of
 from harness.render import log, progress, show_facts, show_json, show_table, warn
 from harness.settings import Settings, load_settings
 from harness.tracking import names
@@ -60,6 +62,8 @@ def train(
     reuse: _Reuse = False,
     dry_run: _DryRun = False,
     as_json: AsJson = False,
+    launcher: Where = LOCAL,
+    address: Address = AUTO,
 ) -> None:
     """Trains a drafter; the same command after an interruption goes on where it stopped."""
     settings = load_settings()
@@ -77,6 +81,14 @@ def train(
         for title, facts in describe_training(resolved, settings, find_stand_in(config)):
             show_facts(title, facts)
         return
+    with place_of(launcher, address, settings) as place:
+        if place is not None:
+            flags = {"--smoke": smoke, "--new": new, "--reuse": reuse, "--json": as_json}
+            given = [flag for flag, is_given in flags.items() if is_given]
+            num_gpus = gpus_of(place, 0 if resolved.device == "cpu" else resolved.nproc)
+            given += ["--resume", resume] if resume else []
+            run_there("train", resolved, given, settings, place, num_gpus=num_gpus)
+            return
     begin("training", check_training(resolved, settings))
     store = open_store(settings)
     with progress() as report:

@@ -130,7 +130,6 @@ class RayLauncher:
     def launch(self, task: Task) -> RayJob:
         """See `Launcher.launch`."""
         job = self._jobs[task.id] = RayJob(self, task)
-        self.listen()
         return job
 
     def stop(self, job: RayJob, *, is_now: bool) -> None:
@@ -151,6 +150,7 @@ class RayLauncher:
         for word in self._read(wait_s):
             self._take(word)
         if self._refusal is not None:
+            self._lose_all()
             raise PrerequisiteError(self._refusal.message, self._refusal.hint)
         if self._is_connected:
             for job in list(self._jobs.values()):
@@ -158,6 +158,7 @@ class RayLauncher:
                     job.is_sent = True
                     self._order(Launch(task=job.task))
         elif self._clock() - self._away_since >= self._patience_s:
+            self._lose_all()
             raise self._absence()
 
     def close(self) -> None:
@@ -223,6 +224,12 @@ class RayLauncher:
             job = self._jobs[word.id]
             job.is_lost = isinstance(word, Lost)
             self._end(job, word.code if isinstance(word, Ended) else _KILLED)
+
+    def _lose_all(self) -> None:
+        """So that whoever looks at a job after the error sees its end."""
+        for job in list(self._jobs.values()):
+            job.is_lost = True
+            self._end(job, _KILLED)
 
     def _end(self, job: RayJob, code: int) -> None:
         del self._jobs[job.task.id]

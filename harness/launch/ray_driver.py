@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    AuthenticationError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 import eval as measuring
 import harness
@@ -40,6 +46,10 @@ from harness.launch.ray_words import (
 _POLL_S = 0.05
 _IDLE_S = 2.0
 """For which a share of a host is kept for the next task: an actor takes a second to start."""
+_ADMISSION_HINT = (
+    "the cluster and every command need the same token: ray get-auth-token --generate writes "
+    "~/.ray/auth_token, start Ray with RAY_AUTH_MODE=token; RAY_AUTH_MODE=disabled does without"
+)
 _LAST_WORDS_S = 60.0
 """For tasks to save what they can when nobody listens any more."""
 
@@ -81,8 +91,7 @@ class Driver:
             PrerequisiteError: No host is large enough.
         """
         if isinstance(order, Count):
-            shape = shape_of(order.num_gpus, is_alone=False)
-            self._say(Places(count=count_places(shape)))
+            self._say(Places(count=count_places(order.num_gpus)))
         elif isinstance(order, Launch):
             task = order.task
             shape = shape_of(task.num_gpus, is_alone=task.is_alone)
@@ -230,6 +239,8 @@ def main() -> int:
         )
         say(Connected())
         _serve(Driver(wanted, say), lines, say)
+    except AuthenticationError as error:
+        say(Refused(message=f"Ray at {wanted.address}: {error.message}", hint=_ADMISSION_HINT))
     except (RayError, ConnectionError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -83,8 +83,12 @@ def shape_of(num_gpus: int, *, is_alone: bool) -> Shape:
     return Shape(max(cores, 1), 0, 1, is_gang=False)
 
 
-def count_places(shape: Shape) -> int:
-    """How many leases of a shape the living hosts have room for, all else idle."""
+def count_places(num_gpus: int) -> int:
+    """How many tasks of so many GPUs the living hosts have room for, all else idle; maybe none."""
+    try:
+        shape = shape_of(num_gpus, is_alone=False)
+    except PrerequisiteError:
+        return 0
     wanted = {"CPU": shape.num_cpus, "GPU": shape.num_gpus, SLOT: shape.num_slots}
     return sum(
         min(int(host.get(name, 0) // amount) for name, amount in wanted.items() if amount)

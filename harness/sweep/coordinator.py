@@ -205,7 +205,9 @@ class Coordinator:
     def _take_end(self, running: Running, code: int) -> None:
         """What the end of a process means for its trial."""
         number, last = running.number, running.last
-        if code < 0 or isinstance(last, Failed):
+        if running.worker.is_lost:
+            self._give_up_host(running)
+        elif code < 0 or isinstance(last, Failed):
             self._ledger.close_abandoned("its process ended without closing it")
         if running.is_given_up:
             self.endings.prune(number)
@@ -214,13 +216,24 @@ class Coordinator:
             self.endings.settle(self._study.trial(number))
         else:
             reason, detail = running.causes.of_exit(code)
-            if isinstance(last, Failed):
+            if running.worker.is_lost:
+                reason, detail = Reason.LOST, "its host or the cluster went away"
+            elif isinstance(last, Failed):
                 reason, detail = last.reason, last.detail
             is_asked = self._num_asked_to_stop > 0
-            if is_asked and (isinstance(last, Stopped) or reason is Reason.KILLED):
+            is_cut_off = reason in {Reason.KILLED, Reason.LOST}
+            if is_asked and (isinstance(last, Stopped) or is_cut_off):
                 self._study.note(number, stage="stopped")
             elif self.endings.retry_or_fail(number, reason, detail):
                 self._queue.append(number)
+
+    def _give_up_host(self, running: Running) -> None:
+        """Nobody works on the trial's run any more: it can be gone on with somewhere else."""
+        folder = self._place.trial_dir(running.number)
+        self._ports.end_leftover(folder, STOP_PATIENCE_S)
+        run_id = self._study.trial(running.number).facts.get("run_id")
+        if run_id is not None:
+            self._ledger.close_lost(run_id)
 
     def _obey_interrupts(self) -> None:
         """Once: trials save and stop. Twice, or when they do not: they are killed."""

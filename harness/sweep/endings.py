@@ -163,8 +163,10 @@ class Endings:
         ):
             self.fail(number, reason, detail)
             return False
+        is_lost = reason is Reason.LOST
         retry: dict[str, Any] = {
-            "count": int(trial.retry.get("count", 0)) + 1,
+            "count": int(trial.retry.get("count", 0)) + (not is_lost),
+            "num_losses": int(trial.retry.get("num_losses", 0)) + is_lost,
             "after_attempt": trial.num_attempts,
             "reason": reason.value,
         }

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from harness.config.load import dump_yaml, flatten
 from harness.config.sweep import SweepConfig
 from harness.digests import digest_json
-from harness.errors import TrackingError
+from harness.drafter.provenance import code_digest
+from harness.errors import ConfigError, TrackingError
 from harness.sweep.records import Trial
 from harness.sweep.study import ATTR_OPTUNA, ATTR_PARENT_RUN, SweepStudy
 from harness.sweep.verdicts import count_failures, rank, served_rank
@@ -55,6 +56,23 @@ class Ledger:
         if self._parent is None:
             raise TrackingError("the sweep's run is not open")
         return self._parent.run_id
+
+    def require_same_code(self) -> None:
+        """Refuses to go on with a sweep that other code began: its trials would not compare.
+
+        Raises:
+            ConfigError: Names both digests.
+        """
+        known = self._study.attr(ATTR_PARENT_RUN)
+        if known is None:
+            return
+        begun = self._store.get_run(known).tags.get(names.TAG_CODE_DIGEST)
+        if begun not in {None, code_digest()}:
+            raise ConfigError(
+                f"the sweep {self._study.config.name!r} was begun by code {begun}, this is "
+                f"{code_digest()}: one sweep is made by one code",
+                "launch it from that code, or say --set name=ANOTHER for a new one",
+            )
 
     def open(self) -> None:
         """Opens the sweep's run: the one of this study, found by its id if need be, or a new one.
@@ -126,6 +144,15 @@ class Ledger:
         except TrackingError:
             self.is_behind = True  # `finish` closes them
         return tuple(closed)
+
+    def close_lost(self, run_id: str) -> None:
+        """Ends a run whose host went away, where nobody can be asked any more."""
+        try:
+            if self._store.get_run(run_id).status is RunStatus.RUNNING:
+                run = self._store.attach_run(run_id)
+                run.finish(RunStatus.KILLED, reason="its host or the cluster went away")
+        except TrackingError:
+            self.is_behind = True
 
     def finish(self, trials: Iterable[Trial], status: RunStatus, reason: str | None) -> None:
         """Writes all that is left and ends the sweep's run.

@@ -17,7 +17,11 @@ STOP_PATIENCE_S = 180.0
 
 
 class Worker(Protocol):
-    """A trial's process."""
+    """A trial's process, here or elsewhere."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its host went away, so that its end is no fault of the trial."""
 
     def poll(self) -> int | None:
         """The exit code; None while it runs."""

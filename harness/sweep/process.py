@@ -21,7 +21,7 @@ from harness.settings import child_environment
 from harness.sweep.records import LOG_NAME, OWNER_NAME, SPEC_NAME, TrialSpec
 from harness.tracking.owner import Owner, is_alive
 
-_MODULE = "harness.sweep.trial"
+TRIAL_MODULE = "harness.sweep.trial"
 _KILL_WAIT_S = 10.0
 _POLL_S = 0.2
 
@@ -35,11 +35,14 @@ class TrialProcess:
         environment: Variables on top of our own: threads, the visible GPU.
     """
 
+    is_lost = False
+    """Where it runs, we run."""
+
     def __init__(self, spec: TrialSpec, folder: Path, environment: Mapping[str, str]) -> None:
         write_atomic(folder / SPEC_NAME, spec.model_dump_json(indent=1))
         with (folder / LOG_NAME).open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, str(folder / SPEC_NAME)],
+                [sys.executable, "-P", "-m", TRIAL_MODULE, str(folder / SPEC_NAME)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     SERVER = "server died"
     DISK = "disk full"
     STORE = "store unreachable"
+    LOST = "host lost"
     ERROR = "error"
 
 

@@ -14,8 +14,10 @@ from harness.config.sweep import SweepConfig
 from harness.config.train import TrainConfig
 from harness.digests import write_atomic
 from harness.errors import ConfigError
+from harness.launch.ports import Launcher
 from harness.settings import Settings
 from harness.sweep.coordinator import Coordinator
+from harness.sweep.elsewhere import Elsewhere
 from harness.sweep.estimate import Estimate, Estimator
 from harness.sweep.figures import log_figures
 from harness.sweep.journal import open_storage
@@ -48,6 +50,7 @@ class Prepared(Frozen, arbitrary_types_allowed=True):
     bench: BenchConfig
     space: Space
     place: Place
+    elsewhere: Elsewhere | None
 
 
 class Ended(Frozen):
@@ -58,8 +61,13 @@ class Ended(Frozen):
     figures: tuple[str, ...]
 
 
-def prepare(config: SweepConfig, settings: Settings) -> Prepared:
+def prepare(config: SweepConfig, settings: Settings, launcher: Launcher | None = None) -> Prepared:
     """Loads what a sweep names and holds its space against the base training.
+
+    Args:
+        config: The sweep.
+        settings: Of the project.
+        launcher: Where trials run; None: on this machine.
 
     Raises:
         ConfigError: A file or key makes no sense; the message names it.
@@ -74,16 +82,21 @@ def prepare(config: SweepConfig, settings: Settings) -> Prepared:
             "replay_tokens: expected above 0, found 0: trials are compared by their replay",
             "leave it out of the base training and of `fixed`",
         )
+    elsewhere = Elsewhere(launcher, base) if launcher else None
     place = Place(
         folder=settings.sweeps_dir / config.name,
         settings=settings,
-        slots=find_slots(config.workers, is_cpu=base.device == "cpu"),
+        slots=elsewhere.slots(config.workers)
+        if elsewhere
+        else find_slots(config.workers, is_cpu=base.device == "cpu"),
     )
     space = Space(config, base)
     for index, baseline in enumerate(config.baselines):
         space.complete(baseline, f"baselines[{index}]")
     config = config.model_copy(update={"storage": _storage(config, place)})
-    return Prepared(config=config, base=base, bench=bench, space=space, place=place)
+    return Prepared(
+        config=config, base=base, bench=bench, space=space, place=place, elsewhere=elsewhere
+    )
 
 
 def require_unused(prepared: Prepared) -> None:
@@ -145,11 +158,13 @@ def run_sweep(
         study = SweepStudy(config, prepared.space, open_storage(config.storage, place.folder))
         _keep(prepared)
         ledger = Ledger(store, study)
+        if prepared.elsewhere is not None:
+            ledger.require_same_code()
         ledger.open()
         with ledger.parent:
             interrupts = Interrupts()
             ports = Ports(
-                launch=TrialProcess,
+                launch=prepared.elsewhere.launch if prepared.elsewhere else TrialProcess,
                 end_leftover=end_leftover,
                 require_room=estimator.require_room,
                 num_interrupts=lambda: interrupts.count,

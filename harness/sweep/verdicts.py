@@ -14,6 +14,8 @@ SURVIVORS, FINAL = "survivors", "final"
 FINAL_STEP = 1_000_000_000
 """The report that stands as a pruned trial's value where reports are of single prompts."""
 _STEPS_PER_EPOCH = 100_000
+MOST_LOSSES = 10
+"""Hosts that a trial may lose, which is not its fault; more, and it may be what takes them down."""
 _RETRIED = {Reason.KILLED, Reason.STORE, Reason.SERVER}
 _RETRY = "retry of "
 
@@ -74,6 +76,8 @@ def value_of_epoch(config: SweepConfig, epoch: Epoch, cost: float | None) -> flo
 
 def may_retry(config: SweepConfig, trial: Trial, reason: Reason) -> bool:
     """Whether a trial that failed so is tried again."""
+    if reason is Reason.LOST:
+        return int(trial.retry.get("num_losses", 0)) < MOST_LOSSES
     if int(trial.retry.get("count", 0)) >= config.max_retries:
         return False
     return reason in _RETRIED or (reason is Reason.OOM and config.oom_halves_seq_len)

@@ -42,6 +42,14 @@ def reap(store: Store) -> tuple[OpenRun, ...]:
     return gone
 
 
+def close_task(store: Store, task_id: str) -> None:
+    """Marks the open runs of a launched task KILLED, whose host went away with it."""
+    for run in store.find_runs(tags={names.TAG_TASK: task_id}, status=RunStatus.RUNNING):
+        store.attach_run(run.run_id).finish(
+            RunStatus.KILLED, reason="its host or the cluster went away"
+        )
+
+
 def _judge(run: RunSummary) -> OpenRun:
     owner = owner_of(run)
     spoken = f"pid {owner.pid} on {owner.host}" if owner else "no owner recorded"

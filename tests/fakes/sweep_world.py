@@ -84,6 +84,7 @@ class FakeWorker:
         self.num_looks = num_looks
         self.environment = dict(environment or {})
         self.num_interrupts = 0
+        self.is_lost = False
 
     def poll(self) -> int | None:
         self.num_looks -= 1
