@@ -28,8 +28,8 @@ from harness.corpus.backends import Backend, open_backend
 from harness.corpus.batches import Batch, plan_batches
 from harness.corpus.extractplan import ExtractConfig
 from harness.corpus.journal import Journal
+from harness.corpus.rowfiles import read_token_ids
 from harness.corpus.storage import estimate_bytes
-from harness.corpus.tokens import read_token_ids
 from harness.drafter.verifier import Verifier
 from harness.settings import load_settings, share_cores
 

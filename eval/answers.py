@@ -11,6 +11,9 @@ from pydantic import Field, ValidationError
 from eval.errors import RequestError
 from eval.spec import Frozen, Prompt
 
+_BROKEN_OFF = {"abort", "error"}
+"""Source: vLLM v1/engine/__init__.py, FinishReason, 0.32."""
+
 
 class Speculation(Frozen):
     """What the server counted for one request (`metrics.speculative_decoding`, vLLM 0.32)."""
@@ -155,10 +158,13 @@ class Reading:
         """The finished answer.
 
         Raises:
-            RequestError: The stream ended without a finish reason or usage counts.
+            RequestError: The stream ended without a finish reason or usage counts, or the server
+                gave the request up.
         """
         if self._finish_reason is None or self._usage is None:
             raise RequestError("the stream ended before the answer did: no finish reason or usage")
+        if self._finish_reason in _BROKEN_OFF:
+            raise RequestError(f"the server broke the answer off: {self._finish_reason}")
         details = (self._metrics or {}).get("speculative_decoding")
         return Answer(
             prompt_id=prompt.id,

@@ -5,10 +5,9 @@ another dtype is found without reading its states; the token ids, which are read
 another row or of older rows. With `deep` every byte is compared with the manifest.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +20,15 @@ from harness.corpus.hidden_states import STATES_DIR, TOKENS_DIR, state_name
 from harness.corpus.journal import Journal
 from harness.corpus.manifest import (
     JOURNAL_NAME,
-    MANIFEST_NAME,
     Manifest,
     Plan,
-    Stage,
     finish_stage,
     hold_folder,
     load_manifest,
 )
+from harness.corpus.rowfiles import read_token_ids
 from harness.corpus.storage import TOKEN_IDS, expected_tensors
-from harness.corpus.tokens import read_token_ids, require_verifier
+from harness.corpus.tokens import require_verifier
 from harness.digests import join_digests, sha256_file
 from harness.drafter.tensors import TensorHeader, UnreadableError, read_file_headers
 from harness.drafter.verifier import Verifier
@@ -65,20 +63,6 @@ class Repair(Frozen):
     is_same: bool
     """All files have the bytes of the manifest again; else the corpus has a new digest."""
     digest: str
-
-
-def load_stage(folder: Path) -> Manifest:
-    """The manifest of a folder of any stage.
-
-    Raises:
-        ConfigError: No finished stage there.
-        CheckError: The manifest was changed after it was written.
-    """
-    try:
-        stage = json.loads((folder / MANIFEST_NAME).read_bytes()).get("stage")
-    except (OSError, ValueError, AttributeError):
-        stage = None
-    return load_manifest(folder, stage if stage in get_args(Stage) else "extract")
 
 
 def check_corpus(

@@ -5,7 +5,7 @@ folder with a manifest is finished, one with a plan alone is taken up where it w
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -95,6 +95,17 @@ def load_manifest(folder: Path, stage: Stage) -> Manifest:
     return manifest
 
 
+def load_any_manifest(folder: Path) -> Manifest:
+    """The manifest of a finished folder, whatever its stage.
+
+    Raises:
+        ConfigError: No finished stage there.
+        CheckError: The manifest was changed after it was written.
+    """
+    found = read_plan(folder)
+    return load_manifest(folder, found.stage if found else "extract")
+
+
 def check_files(
     folder: Path, manifest: Manifest, *, deep: bool, progress: ProgressFn | None = None
 ) -> None:
@@ -151,7 +162,7 @@ def begin_stage(folder: Path, plan: Plan, *, overwrite: bool) -> Manifest | None
         CheckError: The work is finished, but its files are gone or have another size.
     """
     _sweep(folder, plan.stage)
-    found = _read_plan(folder)
+    found = read_plan(folder)
     if found is None:
         strangers = sorted(p.name for p in folder.iterdir() if p.name != _LOCK_NAME)
         if strangers:
@@ -162,9 +173,10 @@ def begin_stage(folder: Path, plan: Plan, *, overwrite: bool) -> Manifest | None
             )
     elif overwrite:
         _clear(folder, found.stage)
-    elif differences := _differences(found, plan):
-        lines = "\n".join(f"  {line}" for line in differences)
-        message = f"{folder} holds a stage {found.stage!r} of other inputs or settings:\n{lines}"
+    elif differing := spell_differences(_asked(found), _asked(plan)):
+        message = (
+            f"{folder} holds a stage {found.stage!r} of other inputs or settings:\n{differing}"
+        )
         raise ConfigError(message, "give another --out, or --overwrite to replace it")
     if (folder / MANIFEST_NAME).is_file():
         manifest = load_manifest(folder, plan.stage)
@@ -215,7 +227,12 @@ def _sweep(folder: Path, stage: Stage) -> None:
             path.unlink()
 
 
-def _read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Path) -> Plan | None:
+    """What a folder's stage was asked to do, finished or not; None where there is none.
+
+    Raises:
+        ConfigError: It was written by something else.
+    """
     for name, model in ((MANIFEST_NAME, Manifest), (PLAN_NAME, Plan)):
         path = folder / name
         if path.is_file():
@@ -227,15 +244,20 @@ def _read_plan(folder: Path) -> Plan | None:
     return None
 
 
-def _differences(found: Plan, asked: Plan) -> list[str]:
-    names = set(Plan.model_fields)
-    was = flatten(found.model_dump(mode="json", include=names))
-    now = flatten(asked.model_dump(mode="json", include=names))
-    return [
-        f"{key}: there {was.get(key)}, asked {now.get(key)}"
+def spell_differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """A line for each key that differs; none, and empty, where all are equal."""
+    was, now = flatten(there), flatten(asked)
+    lines = [
+        f"  {key}: there {was.get(key)}, asked {now.get(key)}"
         for key in sorted(was.keys() | now.keys())
         if was.get(key) != now.get(key)
     ]
+    return "\n".join(lines)
+
+
+def _asked(plan: Plan) -> dict[str, Any]:
+    """Of a manifest the part that is a plan."""
+    return plan.model_dump(mode="json", include=set(Plan.model_fields))
 
 
 def _clear(folder: Path, stage: Stage) -> None:

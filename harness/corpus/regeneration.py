@@ -222,6 +222,10 @@ class _Regeneration:
 
     def _take(self, answer: Answer) -> None:
         prompt = self.prompts[answer.prompt_id]
+        if answer.num_tokens == 0:
+            reason = "the answer has no token"
+            self._refuse([Failure(prompt_id=prompt.id, turn=answer.turn, reason=reason)])
+            return
         turns = self._turns.setdefault(prompt.id, [])
         turns.append(_build_turn(prompt, answer, self._vocab_size))
         self._num_tokens += answer.num_tokens

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eval.spec import Prompt
-from harness.config.load import flatten
 from harness.corpus.conversations import Conversation, load_conversations
-from harness.corpus.manifest import Plan
+from harness.corpus.manifest import Plan, spell_differences
 from harness.errors import ConfigError
 
 
@@ -23,15 +22,11 @@ def find_answered(folder: Path, plan: Plan, prompts: Mapping[str, Prompt]) -> li
         CheckError: A file of it was changed.
     """
     manifest, conversations = load_conversations(folder)
-    was = flatten({"verifier": manifest.inputs.get("verifier"), **manifest.config})
-    now = flatten({"verifier": plan.inputs.get("verifier"), **plan.config})
-    differing = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
-    if differing:
-        lines = "\n".join(
-            f"  {key}: there {was.get(key)}, asked {now.get(key)}" for key in differing
-        )
+    there = {"verifier": manifest.inputs.get("verifier"), **manifest.config}
+    asked = {"verifier": plan.inputs.get("verifier"), **plan.config}
+    if differing := spell_differences(there, asked):
         raise ConfigError(
-            f"{folder}: expected answers of the same verifier and settings, found:\n{lines}",
+            f"{folder}: expected answers of the same verifier and settings, found:\n{differing}",
             "leave --reuse out, or ask with the settings of that folder",
         )
     return [said for said in conversations if _is_same(said, prompts.get(said.id))]

@@ -43,22 +43,36 @@ def write_rows(out_dir: Path, built: Built, cut: Cut, vocab_size: int) -> tuple[
     return names
 
 
-def read_rows(folder: Path) -> Iterator[KeptRow]:
-    """The rows of a prepared folder, in the order of the data set."""
+def read_batches(folder: Path) -> Iterator[pa.RecordBatch]:
+    """The arrow data set of a prepared folder, in its order, from memory maps."""
     for path in sorted(folder.glob("*.arrow")):
         with pa.memory_map(str(path)) as source, ipc.open_stream(source) as reader:
-            for batch in reader:
-                names = set(batch.schema.names)
-                for index in range(len(batch)):
-                    category = (
-                        batch.column("category")[index].as_py() if "category" in names else ""
-                    )
-                    yield KeptRow(
-                        batch.column("id")[index].as_py(),
-                        category,
-                        batch.column("input_ids")[index].values.to_numpy().astype(np.int32),
-                        batch.column("loss_mask")[index].values.to_numpy().astype(np.int8),
-                    )
+            yield from reader
+
+
+def read_token_ids(folder: Path) -> list[list[int]]:
+    """Token ids of every row of a prepared folder, in the order of the data set."""
+    return [ids for batch in read_batches(folder) for ids in batch.column("input_ids").to_pylist()]
+
+
+def read_categories(batch: pa.RecordBatch, missing: str) -> list[str]:
+    """Of each row; `missing` for a data set from before there were any."""
+    if "category" not in batch.schema.names:
+        return [missing] * len(batch)
+    categories: list[str] = batch.column("category").to_pylist()
+    return categories
+
+
+def read_rows(folder: Path) -> Iterator[KeptRow]:
+    """The rows of a prepared folder, in the order of the data set."""
+    for batch in read_batches(folder):
+        for index, category in enumerate(read_categories(batch, "")):
+            yield KeptRow(
+                batch.column("id")[index].as_py(),
+                category,
+                batch.column("input_ids")[index].values.to_numpy().astype(np.int32),
+                batch.column("loss_mask")[index].values.to_numpy().astype(np.int8),
+            )
 
 
 def _compute(built: Built, cut: Cut, vocab_size: int) -> Statistics:

@@ -1,11 +1,10 @@
 """A finished corpus as a replay reads it: one row a conversation, its states read when needed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
 import torch
-from pyarrow import ipc
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -14,6 +13,7 @@ from eval.errors import SpecError
 from eval.result import ALL
 from eval.sequences import Row, spans_of
 from harness.corpus.hidden_states import Corpus, state_name
+from harness.corpus.rowfiles import read_batches, read_categories
 from harness.corpus.storage import decode
 
 
@@ -93,21 +93,12 @@ class _Loader:
         return decode(found)[:num_tokens]
 
 
-def _read_arrow(folder: Path) -> list[tuple[str, str, list[int], list[int]]]:
-    found: list[tuple[str, str, list[int], list[int]]] = []
-    for path in sorted(folder.glob("*.arrow")):
-        with pa.memory_map(str(path)) as source, ipc.open_stream(source) as reader:
-            for batch in reader:
-                count = len(batch)
-                names = set(batch.schema.names)
-                categories = (
-                    batch.column("category").to_pylist() if "category" in names else [ALL] * count
-                )
-                found += zip(
-                    batch.column("id").to_pylist(),
-                    categories,
-                    batch.column("input_ids").to_pylist(),
-                    batch.column("loss_mask").to_pylist(),
-                    strict=True,
-                )
-    return found
+def _read_arrow(folder: Path) -> Iterator[tuple[str, str, list[int], list[int]]]:
+    for batch in read_batches(folder):
+        yield from zip(
+            batch.column("id").to_pylist(),
+            read_categories(batch, ALL),
+            batch.column("input_ids").to_pylist(),
+            batch.column("loss_mask").to_pylist(),
+            strict=True,
+        )

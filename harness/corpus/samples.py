@@ -10,21 +10,21 @@ import numpy as np
 from eval.prompts import read_objects
 from harness.config.load import Frozen
 from harness.corpus.conversations import CONVERSATIONS_NAME, Conversation
+from harness.corpus.hidden_states import TOKENS_DIR
 from harness.corpus.journal import Journal
 from harness.corpus.manifest import (
     JOURNAL_NAME,
     MANIFEST_NAME,
     PLAN_NAME,
-    Manifest,
     Plan,
-    load_manifest,
+    load_any_manifest,
+    read_plan,
 )
 from harness.corpus.promptset import PROMPTS_NAME
 from harness.corpus.rowfiles import read_rows
 from harness.corpus.trainrows import KeptRow
 from harness.errors import ConfigError
 
-TOKENS_DIR = "tokens"
 Decode = Callable[[list[int]], str]
 
 
@@ -77,20 +77,16 @@ def look_into(folder: Path) -> Look:
         ConfigError: It is no stage's folder.
         CheckError: Its manifest was changed.
     """
-    path = folder / PLAN_NAME
-    if not path.is_file():
-        path = folder / MANIFEST_NAME
-    if not path.is_file():
+    found = read_plan(folder)
+    if found is None:
         raise ConfigError(
             f"expected a folder of harness data, found no {PLAN_NAME} in {folder}", "check the path"
         )
     if (folder / MANIFEST_NAME).is_file():
-        stage = Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes()).stage
-        manifest = load_manifest(folder, stage)
+        manifest = load_any_manifest(folder)
         plan = Plan.model_validate(manifest.model_dump(include=set(Plan.model_fields)))
-        return Look(stage=stage, is_finished=True, plan=plan, facts={**manifest.counts})
-    plan = Plan.model_validate_json(path.read_bytes())
-    return Look(stage=plan.stage, is_finished=False, plan=plan, facts=_progress(folder))
+        return Look(stage=plan.stage, is_finished=True, plan=plan, facts={**manifest.counts})
+    return Look(stage=found.stage, is_finished=False, plan=found, facts=_progress(folder))
 
 
 def read_samples(folder: Path, stage: str, choice: Choice, decode: Decode | None) -> list[Sample]:
@@ -185,7 +181,9 @@ def _progress(folder: Path) -> dict[str, int | float | str]:
     answered = [
         Conversation.model_validate(one["answered"]) for one in documents if "answered" in one
     ]
-    facts: dict[str, int | float | str] = {"finished_pieces": len(documents)}
+    facts: dict[str, int | float | str] = {}
+    if rows := {one["row"] for one in documents if "file" in one}:
+        facts["finished_rows"] = len(rows)
     if answered:
         turns = [turn for one in answered for turn in one.turns]
         facts |= {

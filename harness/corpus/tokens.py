@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-from pyarrow import ipc
 from pydantic import Field
 
 from eval.progress import ProgressFn
@@ -139,16 +137,6 @@ def _read_text(
     """A generator: the tokenizer is loaded only if there is work to do."""
     template = ChatTemplate.load(verifier, trust_remote_code=config.trust_remote_code)
     yield from read_dialogues(path, template, config.limit)
-
-
-def read_token_ids(folder: Path) -> list[list[int]]:
-    """Token ids of every row of a prepared folder, in the order of the data set."""
-    ids: list[list[int]] = []
-    for path in sorted(folder.glob("*.arrow")):
-        with pa.memory_map(str(path)) as source, ipc.open_stream(source) as reader:
-            for batch in reader:
-                ids += batch.column("input_ids").to_pylist()
-    return ids
 
 
 def require_verifier(source: Manifest, verifier: Verifier, cache_dir: Path | None) -> None:

@@ -4,9 +4,10 @@ Takes vLLM's flags. Prompt ids are the bytes of the conversation. What it does w
 variables: ANSWERS_DELAY_S per answer, ANSWERS_DIE_AFTER that many, ANSWERS_FAIL_FIRST requests with
 500, ANSWERS_BUSY lets every so manieth request in and gives the others 429; a question with REFUSE
 in it gets 400, one with NEVER gets 500, one with HANG never an answer, one with FOREIGN another
-document, one with THINK is thought about. ANSWERS_LOG is a file with a line per question,
-ANSWERS_FIELDS one with the last request. ANSWERS_NAMES are the models it lists, ANSWERS_PASS is the
-key that it asks for and repeats to whoever has another.
+document, one with EMPTY no token, one with ABORT half an answer, one with THINK is thought about.
+ANSWERS_LOG is a file with a line per question, ANSWERS_FIELDS one with the last request.
+ANSWERS_NAMES are the models it lists, ANSWERS_PASS is the key that it asks for and repeats to
+whoever has another.
 """
 
 import argparse
@@ -47,6 +48,16 @@ def answer(messages: list[dict[str, str]], max_tokens: int) -> dict[str, Any]:
             "completion_tokens": min(len(token_ids), max_tokens),
         },
     }
+
+
+def spoil(question: str, document: dict[str, Any]) -> dict[str, Any]:
+    """An answer, or what has become of it."""
+    choice = document["choices"][0]
+    if "EMPTY" in question:
+        choice["token_ids"], document["usage"]["completion_tokens"] = [], 0
+    if "ABORT" in question:
+        choice["finish_reason"] = "abort"
+    return document
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -91,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         elif "NEVER" in question or number <= int(os.environ.get("ANSWERS_FAIL_FIRST", "0")):
             self.reply(500, {"error": "not today"})
         else:
-            self.reply(200, answer(body["messages"], body["max_tokens"]))
+            self.reply(200, spoil(question, answer(body["messages"], body["max_tokens"])))
             with _lock:
                 _counts["answers"] += 1
                 if _counts["answers"] == int(os.environ.get("ANSWERS_DIE_AFTER", "-1")):

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from harness.commands.options import AsJson, OptionalVerifier
-from harness.corpus.check import StateFinding, check_corpus, load_stage, repair_corpus
-from harness.corpus.manifest import Manifest, check_files
+from harness.corpus.check import StateFinding, check_corpus, repair_corpus
+from harness.corpus.manifest import Manifest, check_files, load_any_manifest
 from harness.drafter.verifier import Verifier
 from harness.errors import CheckError
 from harness.render import log, progress, show_json, show_table, warn
@@ -35,7 +35,7 @@ def check(
     """
     share_cores()
     settings = load_settings()
-    stage = load_stage(folder)
+    stage = load_any_manifest(folder)
     if stage.stage != "extract":
         check_files(folder, stage, deep=True)
         _show(folder, stage, [], as_json=as_json)

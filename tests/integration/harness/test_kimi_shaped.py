@@ -23,7 +23,8 @@ from harness.corpus.extraction import extract
 from harness.corpus.extractplan import ExtractConfig
 from harness.corpus.hidden_states import Corpus
 from harness.corpus.regeneration import RegenerateConfig, regenerate
-from harness.corpus.tokens import PrepareConfig, prepare, read_token_ids
+from harness.corpus.rowfiles import read_token_ids
+from harness.corpus.tokens import PrepareConfig, prepare
 from harness.drafter.checks import check_drafter
 from harness.drafter.drafter import Drafter
 from harness.drafter.verifier import Verifier

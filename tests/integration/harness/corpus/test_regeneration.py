@@ -135,10 +135,12 @@ def test_a_server_with_too_much_to_do_is_asked_for_as_long_as_it_answers_some(
     ("question", "reason"),
     [
         ("HANG", "no end after 1 s"),
+        ("EMPTY", "the answer has no token"),
+        ("ABORT", "the server broke the answer off: abort"),
         ("FOREIGN", "expected an answer as vLLM gives it, found KeyError: 'choices'"),
     ],
 )
-def test_a_hanging_request_and_a_foreign_document_are_failures_of_that_prompt(
+def test_what_is_no_answer_is_a_failure_of_that_prompt_alone(
     run: Regenerate, prompts_path: Path, tmp_path: Path, question: str, reason: str
 ) -> None:
     lines = prompts_path.read_text().splitlines()[:2]

@@ -23,8 +23,9 @@ from harness.corpus.extraction import extract
 from harness.corpus.extractplan import ExtractConfig
 from harness.corpus.hidden_states import Corpus
 from harness.corpus.manifest import Manifest, Plan, finish_stage
+from harness.corpus.rowfiles import read_token_ids
 from harness.corpus.rows import read_rows
-from harness.corpus.tokens import PrepareConfig, prepare, read_token_ids
+from harness.corpus.tokens import PrepareConfig, prepare
 from harness.digests import digest_files
 from harness.drafter.verifier import Verifier, verifier_digest
 from harness.errors import CheckError, ConfigError

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from fakes.words_template import build_template
 
+from eval.errors import SpecError
 from harness.config.prompts import PromptsConfig
 from harness.corpus import promptset
 from harness.corpus.promptset import PromptSet, collect_prompts, resolve_prompts
@@ -68,6 +69,40 @@ def test_what_is_kept_is_asked_and_what_is_not_is_listed(collect: Any, tmp_path:
         "set/asked": "in_evaluation",
     }
     assert (counts["prompts"], counts["dropped"], counts["dropped_duplicate"]) == (9, 3, 1)
+
+
+def test_a_hub_set_keeps_its_system_messages_and_meets_every_evaluation_set(
+    collect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in the layout of a hub set goes through `datasets`, as one of the hub does."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "blend"
+    folder.mkdir()
+    talks = [
+        [("system", "Be brief."), ("human", "How far is it?"), ("gpt", "Far.")],
+        [("human", "Why?"), ("gpt", "So.")],
+        [("human", "How old is the sea?"), ("gpt", "Old.")],
+        [("human", "Name a river."), ("gpt", "Po."), ("human", "And a lake.")],
+    ]
+    rows = [{"conversations": [{"from": who, "value": text} for who, text in t]} for t in talks]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "other.jsonl").write_text(
+        '{"id": "o", "category": "c", "prompt": "how old is the sea"}\n'
+    )
+    sets = [str(tmp_path / name) for name in ("eval.jsonl", "other.jsonl")]
+    counts = collect(sources=[{"source": f"hf:{folder}"}], exclude=sets).manifest.counts
+    found = {
+        prompt.id: (prompt.system, prompt.turns) for prompt in resolve_prompts(tmp_path / "out")
+    }
+    assert found == {
+        "blend/0": ("Be brief.", ("How far is it?",)),
+        "blend/3": (None, ("Name a river.", "And a lake.")),
+    }
+    assert (counts["system_messages"], counts["dropped_in_evaluation"]) == (1, 2)
+    (folder / "train.jsonl").write_text('{"conversations": 1}\n{"conver')
+    with pytest.raises(SpecError, match=r"split train\) cannot be had"):
+        collect("again", sources=[{"source": f"hf:{folder}"}])
 
 
 def test_overlap_is_refused_unless_it_may_be_dropped(collect: Any, tmp_path: Path) -> None:

@@ -79,7 +79,6 @@ def test_a_stage_under_way_tells_how_far_it_is(tmp_path: Path) -> None:
     look = look_into(tmp_path)
     assert not look.is_finished
     assert look.facts == {
-        "finished_pieces": 2,
         "answered": 1,
         "refused": 1,
         "answer_tokens": 4,
