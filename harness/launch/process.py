@@ -21,6 +21,8 @@ from harness.launch.ports import Task
 from harness.settings import TASK_ID, child_environment
 
 _KILL_WAIT_S = 10.0
+_CLUSTER = "RAY_"
+"""Variables of the cluster, its token among them, which are no business of a task."""
 _MOST_BYTES = 1 << 20
 """Of what is read of the output at once."""
 
@@ -36,6 +38,8 @@ class TaskProcess:
     def __init__(self, task: Task, environment: Mapping[str, str] | None = None) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._result = tempfile.TemporaryFile()  # noqa: SIM115 - as above
+        changes = {**(environment or {}), **task.environment, TASK_ID: task.id}
+        inherited = child_environment(**changes).items()
         self._process = subprocess.Popen(
             guard([sys.executable, "-P", *task.arguments], task.patience_s),
             stdin=subprocess.PIPE,
@@ -43,7 +47,7 @@ class TaskProcess:
             stderr=self._log,
             cwd=task.folder,
             start_new_session=True,
-            env=child_environment(**{**(environment or {}), **task.environment, TASK_ID: task.id}),
+            env={name: value for name, value in inherited if not name.startswith(_CLUSTER)},
         )
 
     def __enter__(self) -> Self:

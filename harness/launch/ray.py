@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.drafter.provenance import code_digest
 from harness.errors import PrerequisiteError
+from harness.launch.hosts import Wanted
 from harness.launch.ports import Task
 from harness.launch.ray_words import (
     WORD,
@@ -27,7 +28,6 @@ from harness.launch.ray_words import (
     Places,
     Refused,
     Stop,
-    Wanted,
     Word,
 )
 from harness.settings import Settings, child_environment, ray_environment
@@ -114,6 +114,11 @@ class RayLauncher:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def driver_pid(self) -> int | None:
+        """The process that holds the cluster; None while there is none."""
+        return self._process.pid if self._process else None
 
     def count_places(self, num_gpus: int) -> int:
         """See `Launcher.count_places`."""

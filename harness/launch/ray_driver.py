@@ -26,9 +26,10 @@ from ray.exceptions import (
 import eval as measuring
 import harness
 from harness.errors import PrerequisiteError
+from harness.launch.hosts import HostFacts, Hosts, Wanted
 from harness.launch.ports import Task
 from harness.launch.ray_lease import Lease, Shape, count_places, shape_of
-from harness.launch.ray_place import HostFacts, Seen
+from harness.launch.ray_place import Seen
 from harness.launch.ray_words import (
     ORDER,
     Connected,
@@ -39,7 +40,6 @@ from harness.launch.ray_words import (
     Order,
     Places,
     Refused,
-    Wanted,
     Word,
 )
 
@@ -77,7 +77,7 @@ class Driver:
         self._wanted, self._say = wanted, say
         self._running: dict[str, Running] = {}
         self._idle: list[tuple[float, Lease]] = []
-        self._versions: tuple[str, dict[str, str]] | None = None
+        self._hosts = Hosts(wanted)
 
     @property
     def is_busy(self) -> bool:
@@ -140,7 +140,7 @@ class Driver:
             self._say(Ended(id=task.id, code=1))
         else:
             if isinstance(found, HostFacts):
-                self._require_host(found)
+                self._hosts.require_fit(found)
                 running.pending = lease.place.start.remote(task)
                 running.is_started = True
             elif isinstance(found, Seen):
@@ -189,39 +189,6 @@ class Driver:
             self._idle.remove(same[0])
             return same[0][1]
         return Lease(shape, self._wanted.marker)
-
-    def _require_host(self, facts: HostFacts) -> None:
-        wanted = self._wanted
-        if facts.code != wanted.code:
-            raise PrerequisiteError(
-                f"host {facts.host} has code {facts.code}, expected {wanted.code}, which was "
-                "shipped to it",
-                "remove the other harness from the PYTHONPATH of `ray start` there; if files "
-                "were edited just now, call again",
-            )
-        if not facts.sees_folder:
-            raise PrerequisiteError(
-                f"host {facts.host} does not see the project folder: {wanted.marker} was just "
-                "written, and is not there",
-                "mount the project folder on every host, at the same path",
-            )
-        if wanted.only_host not in {None, facts.host}:
-            raise PrerequisiteError(
-                f"the store is an SQLite file of {wanted.only_host}, host {facts.host} would "
-                "write it over the network, where SQLite loses data",
-                "start the server of deploy/up.sh and name it in MLFLOW_TRACKING_URI",
-            )
-        first, versions = self._versions = self._versions or (facts.host, facts.versions)
-        if facts.versions != versions:
-            differing = [
-                f"{name} {facts.versions.get(name)} and {versions.get(name)}"
-                for name in sorted(facts.versions.keys() | versions.keys())
-                if facts.versions.get(name) != versions.get(name)
-            ]
-            raise PrerequisiteError(
-                f"hosts {facts.host} and {first} differ: {', '.join(differing)}",
-                "install the same lock on every host (requirements/install.sh)",
-            )
 
 
 def main() -> int:

@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.drafter.provenance import code_digest, package_versions
+from harness.launch.hosts import HostFacts
 from harness.launch.ports import Task
 from harness.launch.process import TaskProcess
-
-
-class HostFacts(NamedTuple):
-    """What decides whether a host may run tasks."""
-
-    host: str
-    code: str
-    versions: dict[str, str]
-    sees_folder: bool
 
 
 class Seen(NamedTuple):

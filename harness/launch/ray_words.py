@@ -1,24 +1,14 @@
-"""What a launcher and the process that holds its Ray cluster say to each other, as JSON lines."""
+"""What a launcher and the process that holds its Ray cluster say to each other, as JSON lines.
 
-from pathlib import Path
+Before the first order comes a line with what hosts must be like (`hosts.Wanted`).
+"""
+
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from harness.config.load import Frozen
 from harness.launch.ports import Task
-
-
-class Wanted(Frozen):
-    """The first line: the cluster, and what its hosts must be like."""
-
-    address: str
-    code: str
-    """Digest of the code that was to be shipped."""
-    marker: Path
-    """A file of the project folder that each host must see."""
-    only_host: str | None
-    """Where the store is a file: the one host that may write it."""
 
 
 class Count(Frozen):

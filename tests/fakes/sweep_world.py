@@ -111,6 +111,8 @@ class World:
         self.specs: list[TrialSpec] = []
         self.workers: list[FakeWorker] = []
         self.num_interrupts = 0
+        self.num_losses = 0
+        """Hosts that go away with the trials that are launched next."""
         self.now_s = 0.0
         self.num_looks = 0
         self.seen: list[tuple[Trial, ...]] = []
@@ -166,10 +168,14 @@ class World:
         events_path(folder, spec.attempt).write_text("\n".join(lines) + "\n")
         last = type(events[-1]) if events else None
         status = RunStatus.FINISHED if last is Trained else RunStatus.KILLED
+        if self.num_losses:
+            last = None
+            events_path(folder, spec.attempt).write_text(lines[0] + "\n")
         if last is not None:
             self.store.attach_run(run_id).finish(status)
         code = EXIT_CODES.get(last, -9) if last else -9
         worker = FakeWorker(code, self.num_looks, environment)
+        worker.is_lost, self.num_losses = self.num_losses > 0, max(self.num_losses - 1, 0)
         self.workers.append(worker)
         return worker
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fakes.command_line import run_harness
 from fakes.deployment import TEMPLATE, Deployment
+from fakes.ray_cluster import RayCluster
 from filelock import FileLock
 
 from harness.digests import write_atomic
@@ -113,3 +114,12 @@ def server_settings(
         monkeypatch.setenv(name, value)
     deployment.empty("mlflow")
     return settings_in(tmp_path).model_copy(update={"tracking_uri": deployment.server_url})
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """Two Ray hosts on loopback; a test that killed some calls `restore`."""
+    with pytest.MonkeyPatch.context() as patch:
+        cluster = RayCluster(patch)
+        yield cluster
+        cluster.stop()

@@ -10,12 +10,14 @@ import pytest
 from fakes.sweep_world import BASE, Crash, FakeWorker, World, fails, make_config, quality, trains
 from optuna.storages.journal import JournalFileBackend
 
+from harness.drafter.provenance import code_digest
 from harness.errors import ConfigError
 from harness.sweep.endings import Endings
+from harness.sweep.ledger import Ledger
 from harness.sweep.ports import Pause
 from harness.sweep.records import Event, Failed, Reason, Stopped, Trained, TrialSpec, TrialState
 from harness.sweep.study import SweepStudy
-from harness.sweep.verdicts import count_failures, front, rank, retry_origin
+from harness.sweep.verdicts import MOST_LOSSES, count_failures, front, rank, retry_origin
 from harness.tracking import names
 from harness.tracking.records import RunStatus
 
@@ -194,6 +196,45 @@ def test_a_killed_trial_goes_on_twice_and_then_fails(tmp_path: Path) -> None:
     assert [spec.attempt for spec in attempts] == [1, 2, 3]
     assert attempts[0].run_id is None
     assert attempts[1].run_id == attempts[2].run_id == failed.facts["run_id"]
+
+
+def test_a_lost_host_is_no_fault_of_the_trial_until_it_loses_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, n_trials=1, max_retries=0, max_failures=1)
+    world.num_losses = MOST_LOSSES
+    pause, study, _ = world.run()
+    assert pause is Pause.DONE
+    require_accounted(world, study, 1)
+    (trial,) = study.trials()
+    assert trial.state is TrialState.COMPLETE
+    assert trial.num_attempts == MOST_LOSSES + 1
+    assert (trial.retry["count"], trial.retry["num_losses"]) == (0, MOST_LOSSES)
+    assert count_failures([trial]) == 0
+    assert len({spec.run_id for spec in world.specs[1:]}) == 1, "each went on with the same run"
+
+
+def test_a_trial_that_takes_down_every_host_fails(tmp_path: Path) -> None:
+    world = World(tmp_path, n_trials=1)
+    world.num_losses = MOST_LOSSES + 1
+    _, study, _ = world.run()
+    (trial,) = study.trials()
+    assert trial.state is TrialState.FAIL
+    assert trial.facts["reason"] == Reason.LOST
+    require_accounted(world, study, 1)
+
+
+def test_a_sweep_that_is_launched_goes_on_with_its_own_code_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, n_trials=1)
+    _, study, _ = world.run()
+    ledger = Ledger(world.store, study)
+    ledger.require_same_code()
+    own = code_digest()
+    monkeypatch.setattr("harness.sweep.ledger.code_digest", lambda: "d" * 64)
+    with pytest.raises(ConfigError, match=f"begun by code {own}, this is {'d' * 64}"):
+        ledger.require_same_code()
 
 
 def test_trials_of_dead_coordinators_are_retried_at_most_twice(tmp_path: Path) -> None:

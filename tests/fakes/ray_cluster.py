@@ -1,0 +1,97 @@
+"""A Ray cluster on loopback: a head that runs nothing, and hosts of which one can be killed."""
+
+import contextlib
+import secrets
+import socket
+from typing import Any
+
+import psutil
+import pytest
+
+SLOT = "slot"
+_QUICK = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "4",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+}
+"""A dead host is told from a slow one in seconds."""
+_TOKEN = secrets.token_hex(16)
+"""One a process: Ray reads it once."""
+_STORE_BYTES = 80 << 20
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RayCluster:
+    """Head and two hosts of two slots and two GPUs each, which are not there but are counted."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        for name, value in {**_QUICK, "RAY_AUTH_TOKEN": _TOKEN}.items():
+            patch.setenv(name, value)
+        self._port = free_port()
+        self._cluster: Any = None
+        self.hosts: list[Any] = []
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Starts all of it, at the address that it had before."""
+        from ray.cluster_utils import Cluster
+
+        common = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"port": self._port, "num_cpus": 0, "num_gpus": 0, **common},
+        )
+        self.hosts = []
+        for _ in range(2):
+            self.add_host()
+
+    def add_host(self) -> None:
+        host = self._cluster.add_node(
+            num_cpus=2,
+            num_gpus=2,
+            resources={SLOT: 2},
+            object_store_memory=_STORE_BYTES,
+        )
+        self.hosts.append(host)
+
+    def restore(self) -> "RayCluster":
+        """With the hosts again that a test killed."""
+        while len(self.hosts) < 2:
+            self.add_host()
+        return self
+
+    def host_of(self, pid: int) -> Any:
+        """The host whose raylet a process descends from."""
+        parents = {parent.pid for parent in psutil.Process(pid).parents()}
+        return next(host for host in self.hosts if raylet_pid(host) in parents)
+
+    def kill_host(self, host: Any) -> None:
+        """As if its plug were pulled: its raylet is gone without a word."""
+        self.hosts.remove(host)
+        self._cluster.remove_node(host, allow_graceful=False)
+
+    def kill_head(self) -> None:
+        self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):  # what was killed before cannot be ended
+            self._cluster.shutdown()
+        self.hosts = []
+
+
+def raylet_pid(host: Any) -> int:
+    (info,) = host.all_processes["raylet"]
+    return int(info.process.pid)

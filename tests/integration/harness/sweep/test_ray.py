@@ -1,0 +1,60 @@
+"""A sweep on a Ray cluster of which a host dies, and then the head, while trials are trained."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.ray_cluster import RayCluster
+
+from harness.settings import Settings
+from harness.sweep.process import read_owner
+from harness.sweep.records import TrialState
+from harness.tracking import names
+from harness.tracking.store import open_store
+
+from .conftest import Sweep
+from .test_sweep import SLOW, finish, require_accounted, wait_for
+
+pytestmark = pytest.mark.timeout(580)
+
+
+def test_a_killed_host_and_a_restarted_head_lose_no_trial_and_are_no_fault_of_one(
+    settings: Settings, start: Sweep, ray_cluster: RayCluster
+) -> None:
+    cluster = ray_cluster.restore()
+    place = ("--launcher", "ray", "--address", cluster.address)
+    folder = settings.sweeps_dir / "clustered" / "trials"
+
+    def is_under_way(number: int) -> Callable[[], bool]:
+        path = folder / f"{number:04d}" / "events-1.jsonl"
+        return lambda: path.is_file() and b'"epoch"' in path.read_bytes()
+
+    process = start("clustered", *place, fixed=SLOW, n_trials=2, workers=1, max_retries=0)
+    wait_for(is_under_way(0), process, "an epoch of the first trial")
+    owner = read_owner(folder / "0000")
+    assert owner is not None
+    cluster.kill_host(cluster.host_of(owner.pid))
+    wait_for(is_under_way(1), process, "an epoch of the second trial")
+    cluster.stop()
+    time.sleep(2.0)
+    cluster.start()
+    finish(process)
+    trials = require_accounted(settings, "clustered", 2)
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 2
+    assert [trial.num_attempts for trial in trials] == [2, 2]
+    store = open_store(settings)
+    for trial in trials:
+        assert (trial.retry["count"], trial.retry["num_losses"]) == (0, 1)
+        assert trial.retry["reason"] == "host lost"
+        run = store.get_run(trial.facts["run_id"])
+        assert run.tags[names.TAG_ATTEMPT] == "2", "it went on from its checkpoint"
+        parent = store.get_run(run.tags[names.TAG_PARENT])
+        assert run.tags[names.TAG_CODE_DIGEST] == parent.tags[names.TAG_CODE_DIGEST]
+        steps = [point.step for point in store.metric_history(run.run_id, names.METRIC_TRAIN_LOSS)]
+        assert len(steps) == len(set(steps)), "no step was counted twice"
+    assert_log(folder / "0001" / "trial.log")
+
+
+def assert_log(path: Path) -> None:
+    assert path.is_file()
