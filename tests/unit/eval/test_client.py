@@ -51,6 +51,20 @@ def test_every_turn_is_asked_with_the_answers_before_it() -> None:
     assert fake.requests[1]["messages"][1]["content"] == batch.answers[0].text
 
 
+def test_a_system_message_comes_before_every_turn() -> None:
+    prompt = Prompt(id="p", category="chat", turns=("one", "two"), system="Be brief.")
+    with FakeVllm(num_tokens=2) as fake:
+        ask(fake.base_url, "verifier", [prompt], SAMPLING)
+    told = {"role": "system", "content": "Be brief."}
+    assert [request["messages"][0] for request in fake.requests] == [told, told]
+
+
+def test_prompts_without_a_system_message_are_written_as_before() -> None:
+    assert PROMPTS[0].model_dump() == {"id": "p0", "category": "chat", "turns": ("hello",)}
+    told = PROMPTS[0].model_copy(update={"system": "Be brief."})
+    assert Prompt.model_validate_json(told.model_dump_json()) == told
+
+
 def test_sampling_is_always_sent() -> None:
     with FakeVllm(num_tokens=2) as fake:
         ask(fake.base_url, "verifier", PROMPTS[:1], SAMPLING)

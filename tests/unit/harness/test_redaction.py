@@ -10,6 +10,7 @@ from eval.errors import SpecError
 from eval.spec import ServerOptions
 from harness import cli, render
 from harness.redaction import redacted, redacted_bytes, redacted_words
+from harness.settings import endpoint_key
 from harness.tracking import names
 
 PLANTED = {
@@ -105,3 +106,18 @@ def test_a_server_is_not_given_secrets_where_they_would_be_recorded(
 def test_a_server_takes_flags_that_only_sound_like_one() -> None:
     extra = ("--tokenizer", "x", "--max-num-batched-tokens", "512", "--tokenizer-mode=auto")
     assert ServerOptions(extra_args=extra).extra_args == extra
+
+
+def test_a_key_that_lies_in_a_file_is_struck_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "key"
+    path.write_text("planted-in-a-file\n")
+    monkeypatch.setenv("HARNESS_API_KEY_FILE", str(path))
+    monkeypatch.delenv("HARNESS_API_KEY", raising=False)
+    assert endpoint_key() == "planted-in-a-file"
+    assert redacted("HTTP 401: not planted-in-a-file") == "HTTP 401: not ***"
+    monkeypatch.setenv("HARNESS_API_KEY_FILE", str(tmp_path / "nowhere"))
+    assert redacted("as it is") == "as it is"
+    with pytest.raises(FileNotFoundError):
+        endpoint_key()
