@@ -158,7 +158,8 @@ def begin_stage(folder: Path, plan: Plan, *, overwrite: bool) -> Manifest | None
     """Returns the manifest of finished work, or None when there is work to do or to go on with.
 
     Raises:
-        ConfigError: The folder holds something else, or other work and `overwrite` is not given.
+        ConfigError: The folder holds something else, another stage, or other work and `overwrite`
+            is not given.
         CheckError: The work is finished, but its files are gone or have another size.
     """
     _sweep(folder, plan.stage)
@@ -171,13 +172,15 @@ def begin_stage(folder: Path, plan: Plan, *, overwrite: bool) -> Manifest | None
                 f"{', '.join(strangers[:5])}",
                 "give another --out",
             )
-    elif overwrite:
+    elif overwrite and found.stage == plan.stage:
         _clear(folder, found.stage)
     elif differing := spell_differences(_asked(found), _asked(plan)):
         message = (
             f"{folder} holds a stage {found.stage!r} of other inputs or settings:\n{differing}"
         )
-        raise ConfigError(message, "give another --out, or --overwrite to replace it")
+        is_ours = found.stage == plan.stage
+        way = "give another --out" + (", or --overwrite to replace it" if is_ours else "")
+        raise ConfigError(message, way)
     if (folder / MANIFEST_NAME).is_file():
         manifest = load_manifest(folder, plan.stage)
         check_files(folder, manifest, deep=False)

@@ -12,6 +12,7 @@ _ROLES: dict[str, Role] = {
     "gpt": "assistant",
     "model": "assistant",
 }
+_NAME_KEYS, _TEXT_KEYS = ("role", "from"), ("content", "value")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -61,9 +62,9 @@ def read_messages(value: Any) -> list[Message]:
 
 def _without_empty_system(turns: Sequence[Any]) -> Sequence[Any]:
     first = turns[0]
-    if not isinstance(first, Mapping) or first.get("role", first.get("from")) != "system":
+    if not isinstance(first, Mapping) or _first(first, _NAME_KEYS) != "system":
         return turns
-    said = first.get("content", first.get("value"))
+    said = _first(first, _TEXT_KEYS)
     is_empty = said is None or (isinstance(said, str) and not said.strip())
     return turns[1:] if is_empty else turns
 
@@ -71,7 +72,7 @@ def _without_empty_system(turns: Sequence[Any]) -> Sequence[Any]:
 def _read_one(turn: Any) -> Message:
     if not isinstance(turn, Mapping):
         raise NoConversationError("no_turns", f"expected a message, found {str(turn)[:60]!r}")
-    name = turn.get("role", turn.get("from"))
+    name = _first(turn, _NAME_KEYS)
     role = _ROLES.get(name) if isinstance(name, str) else None
     if role is None:
         known = ", ".join(_ROLES)
@@ -79,7 +80,12 @@ def _read_one(turn: Any) -> Message:
     if turn.get("tool_calls"):
         raise NoConversationError("wrong_role", "expected no tool calls, found some")
     reasoning = next((turn[key] for key in _REASONING_KEYS if turn.get(key)), "")
-    return _build(role, turn.get("content", turn.get("value")), str(reasoning))
+    return _build(role, _first(turn, _TEXT_KEYS), str(reasoning))
+
+
+def _first(turn: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """The first of the keys that holds something: a set read as columns has None in the others."""
+    return next((turn[key] for key in keys if turn.get(key) is not None), None)
 
 
 def _build(role: Role, content: Any, reasoning: str = "") -> Message:

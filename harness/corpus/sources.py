@@ -114,7 +114,8 @@ def _find_answers(
 ) -> tuple[str, ...]:
     if columns.answer:
         value = row[columns.answer]
-        return tuple(value) if isinstance(value, list | tuple) else (str(value),)
+        said = value if isinstance(value, list | tuple) else [value]
+        return tuple(str(one) for one in said if one is not None)
     return tuple(
         message.reasoning + message.content for message in messages if message.role == "assistant"
     )

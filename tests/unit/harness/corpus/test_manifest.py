@@ -34,6 +34,17 @@ def test_finished_work_is_returned_unfinished_work_goes_on(tmp_path: Path) -> No
     assert load_manifest(tmp_path, "regenerate") == manifest
 
 
+def test_another_stage_is_never_overwritten(tmp_path: Path) -> None:
+    """`--out` may be a slip of the finger, and hidden states take days."""
+    begin_stage(tmp_path, PLAN, overwrite=False)
+    finish(tmp_path)
+    other = PLAN.model_copy(update={"stage": "extract"})
+    with pytest.raises(ConfigError, match="stage: there regenerate, asked extract") as found:
+        begin_stage(tmp_path, other, overwrite=True)
+    assert "--overwrite" not in str(found.value.hint)
+    assert (tmp_path / "conversations.jsonl").is_file()
+
+
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_other_settings_are_refused_and_named(tmp_path: Path, is_finished: bool) -> None:
     begin_stage(tmp_path, PLAN, overwrite=False)

@@ -48,6 +48,19 @@ def test_what_is_no_conversation_has_a_reason(value: object, reason: str) -> Non
     assert caught.value.reason == reason
 
 
+def test_columns_of_other_rows_are_none_in_these() -> None:
+    """As `datasets` gives rows of one set in several layouts."""
+    mixed = [
+        {"role": None, "content": None, "from": "system", "value": " ", "tool_calls": None},
+        {"role": "user", "content": "hi", "from": None, "value": None},
+        {"role": None, "content": None, "from": "gpt", "value": "yo"},
+    ]
+    assert [(said.role, said.content) for said in read_messages(mixed)] == [
+        ("user", "hi"),
+        ("assistant", "yo"),
+    ]
+
+
 def test_a_system_message_may_come_first() -> None:
     messages = read_messages([{"role": "system", "content": "be brief"}, USER, BOT])
     assert [message.role for message in messages] == ["system", "user", "assistant"]
