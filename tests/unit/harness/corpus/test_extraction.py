@@ -1,5 +1,6 @@
 """An extraction over a backend of a line: what memory, limits and resumption do to it."""
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from harness.corpus.batches import Budget
 from harness.corpus.extraction import Extraction
 from harness.corpus.extractplan import ExtractConfig, require_rows
 from harness.corpus.journal import Journal
+from harness.digests import write_atomic
 from harness.drafter.verifier import Verifier
 from harness.errors import CheckError, ConfigError
 
@@ -110,6 +112,28 @@ def test_a_smaller_budget_counts_from_where_the_work_was_left(
     assert {rows * tokens for rows, tokens in second.shapes} <= set(range(17))
     again = run(tmp_path / "a", verifier, Tokens(left=0), monkeypatch, batch_tokens=16)
     assert again.budgets == done.budgets
+
+
+def test_a_disk_that_fills_up_ends_the_work_and_loses_none_of_it(
+    tmp_path: Path, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(tmp_path / "whole", verifier, Tokens(), monkeypatch)
+    left = 11
+
+    def write(path: Path, content: bytes) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write_atomic(path, content)
+
+    monkeypatch.setattr(extraction, "write_atomic", write)
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path / "full", verifier, Tokens(), monkeypatch)
+    left = 10**9
+    second = Tokens()
+    assert run(tmp_path / "full", verifier, second, monkeypatch).done == whole.done
+    assert sum(rows for rows, _ in second.shapes) < len(ROWS)
 
 
 def test_a_row_that_does_not_fit_alone_is_an_error(
