@@ -45,6 +45,8 @@ def bench_conditions(result: BenchResult, verifier_digest: str | None = None) ->
         "dtype": environment.get("dtype", str(server.dtype)),
         "hardware": _joined(environment, _HARDWARE),
         "GPUs of an engine": environment.get("tensor_parallel_size", "1"),
+        "engines behind a port": environment.get("data_parallel_size", "1"),
+        "experts": "whole" if environment.get("expert_parallel") == "True" else "sliced",
         "vLLM": ", ".join(sorted(versions)) or _joined(environment, VLLM_DISTRIBUTIONS),
     }
 

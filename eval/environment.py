@@ -33,6 +33,8 @@ def describe_environment(server: ServerSpec) -> dict[str, str]:
         **({"synthetic_verifier": made} if made else {}),
         "dtype": str(server.dtype),
         "tensor_parallel_size": str(server.tensor_parallel_size),
+        "data_parallel_size": str(server.data_parallel_size),
+        "expert_parallel": str(server.enable_expert_parallel),
     }
 
 

@@ -201,6 +201,9 @@ class VllmServer:
             command += [] if value is None else [flag, str(value)]
         prefix_cache = "enable" if spec.has_prefix_cache else "no-enable"
         command.append(f"--{prefix_cache}-prefix-caching")
+        if spec.data_parallel_size > 1:
+            command += ["--data-parallel-size", str(spec.data_parallel_size)]
+        command += ["--enable-expert-parallel"] if spec.enable_expert_parallel else []
         command += ["--enforce-eager"] if spec.enforce_eager else []
         command += ["--trust-remote-code"] if spec.trust_remote_code else []
         if self.speculative_config is not None:

@@ -12,10 +12,12 @@ def build_sessions(spec: BenchSpec) -> tuple[Session, ...]:
         SpecError: A drafter's folder has no readable config.json or safetensors.
     """
     sessions: list[Session] = []
+    # Of several engines behind one port, a call to change the drafter may reach only one.
+    is_swapping = spec.is_swapping and spec.server.data_parallel_size == 1
     for k in spec.k:
         groups: list[list[Arm]] = []
         for arm in build_arms(spec, k):
-            host = next((g for g in groups if spec.is_swapping and _can_join(g[0], arm)), None)
+            host = next((g for g in groups if is_swapping and _can_join(g[0], arm)), None)
             if host is None:
                 groups.append([arm])
             else:

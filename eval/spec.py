@@ -69,6 +69,11 @@ class ServerOptions(Frozen):
     max_num_seqs: int = Field(default=32, ge=1)
     """Requests that one step may hold."""
     tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs of one engine."""
+    data_parallel_size: int = Field(default=1, ge=1)
+    """Engines behind one port, each on GPUs of its own."""
+    enable_expert_parallel: bool = False
+    """Whole experts of an MoE on each GPU, over all tensor and data parallel ranks; not slices."""
     enforce_eager: bool | None = None
     """None: True on cpu, False on a GPU."""
     kv_cache_bytes: int | None = Field(default=None, gt=0)
@@ -87,6 +92,11 @@ class ServerOptions(Frozen):
     """None: a free one is chosen, and chosen again when another process takes it first."""
     start_timeout_s: float = Field(default=1800.0, gt=0)
     stop_timeout_s: float = Field(default=30.0, gt=0)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the server."""
+        return self.tensor_parallel_size * self.data_parallel_size
 
     @model_validator(mode="after")
     def _holds_no_secret(self) -> Self:

@@ -125,9 +125,11 @@ def _check_engine(spec: ServerSpec) -> Check:
     """Room for one engine: memory on a CPU, as many GPUs as it is spread over."""
     if detect_device() == "cpu":
         return preflight.check_memory(engine_bytes(spec), "cpu")
-    wanted = spec.tensor_parallel_size
+    wanted = spec.num_gpus
     found = len(visible_gpus())
     is_enough = found >= wanted
-    fix = None if is_enough else "lower tensor_parallel_size, or show more in CUDA_VISIBLE_DEVICES"
+    fix = "lower tensor_parallel_size or data_parallel_size, or show more in CUDA_VISIBLE_DEVICES"
     text = f"{found} visible, {wanted} asked for"
-    return Check(name="GPUs", state="ok" if is_enough else "failed", found=text, fix=fix)
+    if is_enough:
+        return Check(name="GPUs", state="ok", found=text)
+    return Check(name="GPUs", state="failed", found=text, fix=fix)

@@ -44,6 +44,12 @@ class RegenerateConfig(Frozen):
         default=None, ge=16, description="Prompt and answer tokens at most."
     )
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs per verifier.")
+    data_parallel_size: int = Field(
+        default=1, ge=1, description="Verifiers behind one port, each on GPUs of its own."
+    )
+    enable_expert_parallel: bool = Field(
+        default=False, description="Whole experts of an MoE on each GPU, not slices of all."
+    )
     trust_remote_code: bool = Field(
         default=False, description="Run the code in the verifier's folder."
     )
@@ -100,6 +106,8 @@ class RegenerateConfig(Frozen):
             max_model_len=self.max_model_len,
             max_num_seqs=self.concurrency,
             tensor_parallel_size=self.tensor_parallel_size,
+            data_parallel_size=self.data_parallel_size,
+            enable_expert_parallel=self.enable_expert_parallel,
             trust_remote_code=self.trust_remote_code,
             extra_args=parser,
             port=self.port,

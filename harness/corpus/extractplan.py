@@ -37,6 +37,10 @@ class ExtractConfig(Frozen):
     """Of the rows, the last ones, that an online corpus stores: the trainings' `val_ratio`."""
     tensor_parallel_size: int = Field(default=1, ge=1)
     """vllm: GPUs of one verifier."""
+    data_parallel_size: int = Field(default=1, ge=1)
+    """vllm: verifiers behind one port, each on GPUs of its own."""
+    enable_expert_parallel: bool = False
+    """vllm: whole experts of an MoE on each GPU, not slices of all."""
     max_model_len: int | None = Field(default=None, ge=16)
     """vllm: tokens of a row at most, and one more; None: by the longest row."""
     trust_remote_code: bool = False

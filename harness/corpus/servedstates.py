@@ -134,6 +134,8 @@ def build_server_spec(verifier: Verifier, config: ExtractConfig, folder: Path) -
         max_model_len=config.max_model_len,
         max_num_seqs=_MAX_NUM_SEQS[device],
         tensor_parallel_size=config.tensor_parallel_size,
+        data_parallel_size=config.data_parallel_size,
+        enable_expert_parallel=config.enable_expert_parallel,
         trust_remote_code=config.trust_remote_code,
         extra_args=("--kv-transfer-config", json.dumps(connector)),
         env={"PYTHONPATH": str(SOURCE_DIR)},

@@ -32,6 +32,12 @@ _Online = Annotated[
     bool, typer.Option("--online", help="Store validation rows; serve the rest in training.")
 ]
 _Parallel = Annotated[int | None, typer.Option(help="vllm: GPUs of one verifier (1).")]
+_Copies = Annotated[
+    int | None, typer.Option(help="vllm: verifiers behind one port, each on its own GPUs (1).")
+]
+_Experts = Annotated[
+    bool, typer.Option("--expert-parallel", help="vllm: whole experts of an MoE on each GPU.")
+]
 _Yes = Annotated[
     bool, typer.Option("--yes", help="Go on where it takes more than 20 GB or an hour.")
 ]
@@ -49,6 +55,8 @@ def extract(
     device_map: _DeviceMap = None,
     online: _Online = False,
     tensor_parallel_size: _Parallel = None,
+    data_parallel_size: _Copies = None,
+    expert_parallel: _Experts = False,
     trust_remote_code: Trust = False,
     yes: _Yes = False,
     overwrite: Overwrite = False,
@@ -67,6 +75,8 @@ def extract(
         device_map=device_map,
         is_online=online or None,
         tensor_parallel_size=tensor_parallel_size,
+        data_parallel_size=data_parallel_size,
+        enable_expert_parallel=expert_parallel or None,
         trust_remote_code=trust_remote_code or None,
     )
     loaded = Verifier.load(verifier, settings)
