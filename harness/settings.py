@@ -6,7 +6,8 @@ The only reader of environment variables. What describes an experiment lives in 
 import functools
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -151,7 +152,10 @@ def _read_key(path: str) -> str | None:
 
 def unsafe_switches() -> tuple[str, ...]:
     """Variables set here that let a file or a caller run code, or take any certificate."""
-    return tuple(n for n in _UNSAFE if os.environ.get(n, "").lower() not in {"", "0", "false"})
+    found = [n for n in _UNSAFE if os.environ.get(n, "").lower() not in {"", "0", "false"}]
+    if os.environ.get("RAY_AUTH_MODE", "token") != "token":
+        found.append("RAY_AUTH_MODE")
+    return tuple(found)
 
 
 def secret_files() -> tuple[Path, ...]:
@@ -160,7 +164,8 @@ def secret_files() -> tuple[Path, ...]:
     hub = os.environ.get("HF_HOME") or str(home / ".cache" / "huggingface")
     named = os.environ.get("PGPASSFILE")
     files = [home / ".mlflow" / "credentials", home / ".pgpass", home / ".netrc"]
-    return (*files, Path(hub) / "token", *((Path(named),) if named else ()))
+    ray = os.environ.get("RAY_AUTH_TOKEN_PATH") or str(home / ".ray" / "auth_token")
+    return (*files, Path(hub) / "token", Path(ray), *((Path(named),) if named else ()))
 
 
 def quiet_libraries() -> None:
@@ -198,6 +203,26 @@ def task_id() -> str | None:
 def carried_environment() -> dict[str, str]:
     """What a process of ours on another host needs of this one: stores, their logins, the hub."""
     return {name: value for name, value in os.environ.items() if name.startswith(_CARRIED)}
+
+
+def set_variables(names: Iterable[str]) -> dict[str, str]:
+    """The values of these variables; those that are not set are left out."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+@contextmanager
+def added_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process while the block lasts, for a library that passes them on."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def child_environment(**changes: str) -> dict[str, str]:

@@ -154,6 +154,27 @@ class Ledger:
         except TrackingError:
             self.is_behind = True
 
+    def see_off(self, run_id: str, patience_s: float, sleep: Callable[[float], None]) -> None:
+        """Waits for a process on another host, asked to stop by its own launcher, to close its run.
+
+        Then it is closed here, so that the trial can go on.
+        """
+        deadline = self._clock() + patience_s
+        try:
+            while self._is_elsewhere(run_id):
+                if self._clock() >= deadline:
+                    self.close_lost(run_id)
+                    return
+                sleep(_RETRY_S)
+        except TrackingError:
+            self.is_behind = True
+
+    def _is_elsewhere(self, run_id: str) -> bool:
+        run = self._store.get_run(run_id)
+        owner = owner_of(run)
+        is_open = run.status is RunStatus.RUNNING
+        return is_open and owner is not None and is_alive(owner) is None
+
     def finish(self, trials: Iterable[Trial], status: RunStatus, reason: str | None) -> None:
         """Writes all that is left and ends the sweep's run.
 

@@ -34,6 +34,8 @@ def recover(
     unfinished = [t for t in study.trials() if t.state is TrialState.RUNNING]
     for trial in unfinished:
         ports.end_leftover(place.trial_dir(trial.number), STOP_PATIENCE_S)
+        if "run_id" in trial.facts:
+            ledger.see_off(trial.facts["run_id"], STOP_PATIENCE_S, ports.sleep)
     ledger.close_abandoned("its process ended without closing it")
     runs = ledger.runs_of_trials() if unfinished else {}
     queue: list[int] = []

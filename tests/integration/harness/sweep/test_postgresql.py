@@ -5,6 +5,7 @@ import time
 
 import pytest
 from fakes.deployment import Deployment
+from fakes.ray_cluster import RayCluster
 
 from harness.settings import Settings
 from harness.sweep.records import TrialState
@@ -32,25 +33,30 @@ def served(settings: Settings, deployment: Deployment, monkeypatch: pytest.Monke
     )
 
 
-def test_one_sweep_yaml_has_the_same_points_and_best_on_either_store_and_leaks_no_secret(
+def test_one_sweep_yaml_has_the_same_points_and_best_on_each_store_and_on_ray_and_leaks_no_secret(
+    *,
     settings: Settings,
     served: Settings,
     start: Sweep,
     deployment: Deployment,
+    ray_cluster: RayCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", PLANTED)
+    on_ray = ("--launcher", "ray", "--address", ray_cluster.restore().address)
     space = {"lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}
-    found = {}
-    for store in (settings, served):
+    journal = served.model_copy(update={"sweep_storage": None})
+    found = []
+    for store, flags in ((settings, ()), (served, ()), (journal, on_ray)):
         # The base is trial 0, so that three trials are two points of the sampler.
-        finish(start("moving", store=store, fixed={"epochs": 1}, space=space))
+        process = start("moving", *flags, store=store, fixed={"epochs": 1}, space=space, workers=1)
+        finish(process)
         trials = require_accounted(store, "moving", 3)
         best = finish(run_harness(store, "sweep", "best", "moving")).splitlines()[0]
-        found[store.tracking_uri] = ([(t.params, t.values) for t in trials], best)
+        found.append(([(t.params, t.values) for t in trials], best))
         (settings.sweeps_dir / "moving").rename(settings.sweeps_dir / f"moved-{len(found)}")
-    embedded, remote = found.values()
-    assert embedded == remote
+    embedded, remote, clustered = found
+    assert embedded == remote == clustered
     assert len({trial[0]["lr"] for trial in embedded[0]}) == 3
     run_id = trials[0].facts["run_id"]
     (checkpoint,) = open_store(served).checkpoints(run_id)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from fakes.ray_cluster import RayCluster
@@ -51,10 +50,3 @@ def test_a_killed_host_and_a_restarted_head_lose_no_trial_and_are_no_fault_of_on
         assert run.tags[names.TAG_ATTEMPT] == "2", "it went on from its checkpoint"
         parent = store.get_run(run.tags[names.TAG_PARENT])
         assert run.tags[names.TAG_CODE_DIGEST] == parent.tags[names.TAG_CODE_DIGEST]
-        steps = [point.step for point in store.metric_history(run.run_id, names.METRIC_TRAIN_LOSS)]
-        assert len(steps) == len(set(steps)), "no step was counted twice"
-    assert_log(folder / "0001" / "trial.log")
-
-
-def assert_log(path: Path) -> None:
-    assert path.is_file()

@@ -14,7 +14,7 @@ from harness.drafter.provenance import code_digest
 from harness.errors import ConfigError
 from harness.sweep.endings import Endings
 from harness.sweep.ledger import Ledger
-from harness.sweep.ports import Pause
+from harness.sweep.ports import STOP_PATIENCE_S, Pause
 from harness.sweep.records import Event, Failed, Reason, Stopped, Trained, TrialSpec, TrialState
 from harness.sweep.study import SweepStudy
 from harness.sweep.verdicts import MOST_LOSSES, count_failures, front, rank, retry_origin
@@ -212,6 +212,28 @@ def test_a_lost_host_is_no_fault_of_the_trial_until_it_loses_one_after_the_other
     assert (trial.retry["count"], trial.retry["num_losses"]) == (0, MOST_LOSSES)
     assert count_failures([trial]) == 0
     assert len({spec.run_id for spec in world.specs[1:]}) == 1, "each went on with the same run"
+
+
+def test_a_trial_left_on_another_host_is_waited_for_and_then_gone_on_with(tmp_path: Path) -> None:
+    world = World(tmp_path, n_trials=1)
+    launch = world.launch
+
+    def launch_and_die(*arguments: object) -> FakeWorker:
+        launch(*arguments)  # type: ignore[arg-type]
+        raise Crash
+
+    world.script, world.launch = lambda _: [], launch_and_die  # type: ignore[assignment, method-assign]
+    with pytest.raises(Crash):
+        world.run()
+    (run,) = [r for r in world.store.runs.values() if r.kind == names.KIND_TRAIN]
+    world.store.attach_run(run.run_id).set_tags({names.TAG_HOST: "another"})
+    world.open_study().note(0, run_id=run.run_id)
+    world.script, world.launch = trains, launch  # type: ignore[method-assign]
+    began = world.now_s
+    _, study, _ = world.run()
+    require_accounted(world, study, 1)
+    assert world.specs[-1].run_id == run.run_id
+    assert world.now_s - began >= STOP_PATIENCE_S
 
 
 def test_a_trial_that_takes_down_every_host_fails(tmp_path: Path) -> None:

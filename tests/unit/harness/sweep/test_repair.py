@@ -154,6 +154,10 @@ def test_slots_are_gpus_or_shares_of_the_cores(monkeypatch: pytest.MonkeyPatch) 
     assert [slot.gpu for slot in find_slots(None, is_cpu=False)] == ["2", "5"]
     with pytest.raises(ConfigError, match="at most 2"):
         find_slots(3, is_cpu=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7,9")
+    assert [slot.gpu for slot in find_slots(None, is_cpu=False, nproc=2)] == ["2,5", "6,7"]
+    with pytest.raises(ConfigError, match="at most 0, with 6 of 5 visible GPUs"):
+        find_slots(None, is_cpu=False, nproc=6)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     cpu = find_slots(4, is_cpu=True)
     assert [slot.environment["OMP_NUM_THREADS"] for slot in cpu] == ["2"] * 4
