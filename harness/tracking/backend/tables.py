@@ -74,7 +74,7 @@ class Tables:
     def content(self, name: str) -> Content:
         """Number and digest of a table's rows."""
         number, total = 0, 0
-        for row in self._rows(name):
+        for row in self.rows(name):
             number += 1
             line = json.dumps(row, sort_keys=True, default=_text)
             total += int.from_bytes(hashlib.sha256(line.encode()).digest(), "big")
@@ -98,12 +98,17 @@ class Tables:
     @translated
     def copy_table(self, source: "Tables", name: str) -> None:
         """Writes all rows of another store's table; rows of the same key are overwritten."""
+        self.put(name, source.rows(name))
+
+    @translated
+    def put(self, name: str, rows: Iterable[Row]) -> None:
+        """Writes rows as `rows` gives them; rows of the same key are overwritten."""
         table = self._known.tables[name]
         dialect: Any = postgresql if self._engine.dialect.name == "postgresql" else sqlite
         key = [column.name for column in table.primary_key.columns]
         others = [column.name for column in table.columns if column.name not in key]
-        for some in _chunks(source._rows(name)):  # noqa: SLF001 - of our own kind
-            rows = [self._placed(table, row) for row in some]
+        for some in _chunks(rows):
+            placed = [self._placed(table, row) for row in some]
             statement = dialect.insert(table)
             changes = {column: statement.excluded[column] for column in others}
             with self._engine.begin() as connection:
@@ -111,7 +116,7 @@ class Tables:
                     statement.on_conflict_do_update(index_elements=key, set_=changes)
                     if changes
                     else statement.on_conflict_do_nothing(),
-                    rows,
+                    placed,
                 )
 
     @translated
@@ -151,14 +156,23 @@ class Tables:
         """Runs and checkpoints whose artifacts lie outside the root: these are not moved."""
         number = 0
         for name, column in (("runs", "artifact_uri"), ("logged_models", "artifact_location")):
-            number += sum(not str(row[column]).startswith(_ROOT) for row in self._rows(name))
+            number += sum(not str(row[column]).startswith(_ROOT) for row in self.rows(name))
         return number
 
     def close(self) -> None:
         """Gives the connections back."""
         self._engine.dispose()
 
-    def _rows(self, name: str) -> Iterator[Row]:
+    @translated
+    def insert(self, name: str, row: Row) -> Any:
+        """Writes a row that the database numbers; returns the number."""
+        table = self._known.tables[name]
+        with self._engine.begin() as connection:
+            done = connection.execute(insert(table), self._placed(table, row))
+        return (done.inserted_primary_key or (None,))[0]
+
+    def rows(self, name: str) -> Iterator[Row]:
+        """All rows of a table by its key, places of artifacts as `{root}/...`."""
         table = self._known.tables[name]
         columns = [column for where, column in PATH_COLUMNS if where == name]
         asked = select(table).order_by(*table.primary_key.columns)
