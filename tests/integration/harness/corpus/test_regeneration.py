@@ -41,6 +41,7 @@ def run(
 ) -> Regenerate:
     monkeypatch.setattr(regeneration, "_PAUSE_S", 0.0)
     monkeypatch.setattr(client, "_LEAST_WAIT_S", 0.01)
+    monkeypatch.setattr(client, "_MOST_WAIT_S", 0.02)
 
     def call(
         out: str = "out",
