@@ -80,8 +80,8 @@ def settings_for(device: str, k: int, busy: int, *, is_sampling: bool) -> tuple[
         is_sampling: Answers are sampled, at a temperature above 0.
     """
     if device == "cpu":
-        return (_COMPILED,)
-    found = [_FULL_GRAPHS, _FINE_GRAPHS, _ASYNC, _SYNC]
+        return (_ONE_TABLE, _COMPILED)
+    found = [_ONE_TABLE, _FULL_GRAPHS, _FINE_GRAPHS, _ASYNC, _SYNC]
     if busy > _BUSY and k > 1:
         found.append(_shorter_when_busy(k, busy))
     if is_sampling:
@@ -180,6 +180,12 @@ def _without_gains(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(t if t.name == START else t.model_copy(update={"is_kept": False}) for t in trials)
 
 
+_ONE_TABLE = Setting(
+    name="one block table",
+    why="layers with a window and layers without share a table of cache blocks; by itself vLLM "
+    "makes groups as large as the smaller kind: one for each layer, beside a drafter of one",
+    extra_args=("--disable-hybrid-kv-cache-manager",),
+)
 _COMPILED = Setting(
     name="compiled",
     why="the layers' small operations are joined; a start takes longer",

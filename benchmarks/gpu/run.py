@@ -21,6 +21,10 @@ from figures import summarise
 from steps import ROOT, VARIANTS, Step, plan
 
 
+_REFUSED = 4
+"""Exit code of a measurement that is whole, and in which something was refused."""
+
+
 def write_variants(drafter: Path, work: Path) -> None:
     """The drafters of `VARIANTS`."""
     from safetensors.torch import load_file, save_file  # noqa: PLC0415 - after the site's path
@@ -54,7 +58,7 @@ def run_step(step: Step, work: Path, env: dict[str, str], limit_s: float) -> str
     times = work / "times.jsonl"
     with times.open("a") as lines:
         lines.write(json.dumps({step.name: time.monotonic() - began}) + "\n")
-    if partial.stat().st_size:  # exit code 4: measured, and something in it was refused
+    if partial.stat().st_size and done.returncode in (0, _REFUSED):
         partial.rename(out)
     return f"exit code {done.returncode}"
 
@@ -81,7 +85,7 @@ def main() -> None:
     env = {**os.environ, "HARNESS_ROOT": str(flags.work), "HF_HUB_OFFLINE": "1",
            "VLLM_USE_FLASHINFER_SAMPLER": "0"}  # fmt: skip
     if flags.site:
-        env["PYTHONPATH"] = str(flags.site.resolve())
+        env["PYTHONPATH"] = f"{flags.site.resolve()}:{ROOT}"
     write_variants(flags.drafter, flags.work)
     wanted = flags.only.split(",") if flags.only else None
     seen: set[str] = set()

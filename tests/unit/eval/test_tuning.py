@@ -68,7 +68,7 @@ def test_what_cannot_be_measured_as_it_is_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "is_sampling", "count"), [(1, False, 4), (8, False, 5), (8, True, 6)]
+    ("busy", "is_sampling", "count"), [(1, False, 5), (8, False, 6), (8, True, 7)]
 )
 def test_settings_follow_from_the_load(busy: int, is_sampling: bool, count: int) -> None:
     assert len(settings_for("cuda", 3, busy, is_sampling=is_sampling)) == count

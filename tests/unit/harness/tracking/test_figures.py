@@ -1,11 +1,13 @@
 """Figures as plotly draws them, and as PNG files where a browser is there."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import kaleido
 import plotly
+import plotly.graph_objects
 import pytest
 from fakes.bench_results import bench_result, bench_row, interval
 from fakes.memory_store import MemoryStore
@@ -145,3 +147,11 @@ def test_a_picture_lies_beside_its_page(
         == "Acceptance by position in the draft"
     )
     assert names.TAG_PICTURES not in store.get_run(run.run_id).tags
+
+
+def test_without_kaleido_there_is_no_png_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    assert write_pngs({"a": plotly.graph_objects.Figure()}, tmp_path) == ()
+    assert "expected the package kaleido" in caplog.text

