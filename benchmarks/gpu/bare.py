@@ -37,8 +37,8 @@ def flags_of(job: dict[str, Any], draft: dict[str, Any], verifier: str, out: Pat
         "log-freq": config["log_every_steps"],
         "save-path": out / "epochs",
     }
-    same = ("seed", "total_seq_len", "ttt_steps", "ttt_step_loss_decay", "optimizer", "lr", "weight_decay",
-            "epochs", "checkpoint_freq", "loss_implementation")  # fmt: skip
+    same = ("seed", "total_seq_len", "ttt_steps", "ttt_step_loss_decay", "optimizer", "lr",
+            "weight_decay", "epochs", "checkpoint_freq", "loss_implementation")  # fmt: skip
     flags |= {name.replace("_", "-"): config[name] for name in same}
     named = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     switches = ("norm_before_residual", "norm_before_fc", "norm_output")

@@ -20,7 +20,6 @@ from pathlib import Path
 from figures import summarise
 from steps import ROOT, VARIANTS, Step, plan
 
-
 _REFUSED = 4
 """Exit code of a measurement that is whole, and in which something was refused."""
 

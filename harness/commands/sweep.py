@@ -181,9 +181,14 @@ def status(name: _Name, *, as_json: _Json = False) -> None:
 
 
 @app.command()
-def best(name: _Name) -> None:
+def best(name: _Name, as_json: _Json = False) -> None:
     """The best trial, served figures before predicted ones; several objectives: the front."""
     study, _ = reopen(name, load_settings())
+    if as_json:
+        is_front = study.config.is_multi_objective
+        found = front_of(study) if is_front else [require_best(study)]
+        show_json(json.dumps([trial.model_dump(mode="json") for trial in found], indent=1))
+        return
     if study.config.is_multi_objective:
         columns = ("trial", "point", *(o.metric for o in study.config.objectives))
         rows = [(t.number, spell(t.params), *(t.values or ())) for t in front_of(study)]

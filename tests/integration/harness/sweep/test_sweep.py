@@ -1,5 +1,6 @@
 """Real sweeps: processes, Optuna's journal, MLflow; killed at any point and gone on with."""
 
+import json
 import os
 import signal
 import subprocess
@@ -73,7 +74,7 @@ def require_accounted(settings: Settings, name: str, num_trials: int) -> tuple[T
     assert not [run for run in runs if run.status is RunStatus.RUNNING]
     by_id = {run.run_id: run for run in runs}
     for trial in trials:
-        if trial.state is TrialState.COMPLETE:
+        if trial.state is TrialState.COMPLETE and "duplicate_of" not in trial.facts:
             run = by_id[trial.facts["run_id"]]
             assert run.status is RunStatus.FINISHED
             assert run.tags[names.TAG_TRIAL] == str(trial.number)
@@ -109,6 +110,27 @@ def test_a_sweep_from_its_first_trial_to_a_configuration(
     finish(run_harness(settings, "sweep", "export", "whole", "--out", str(out)))
     assert load_config(TrainConfig, out).lr == best.params["lr"]
     assert f"trial {best.number}" in finish(run_harness(settings, "sweep", "best", "whole"))
+
+
+def test_several_objectives_make_a_front_and_give_nothing_up(
+    settings: Settings, start: Sweep
+) -> None:
+    objectives = [{"metric": "acceptance_length"}, {"metric": "num_parameters"}]
+    space = {"draft_vocab_size": {"type": "categorical", "choices": [16, 48]},
+             "num_layers": {"type": "int", "low": 1, "high": 2}}  # fmt: skip
+    fixed = {"epochs": 2, "num_layers": 1}
+    finish(start("front", n_trials=3, objectives=objectives, space=space, fixed=fixed))
+    trials = require_accounted(settings, "front", 3)
+    assert {trial.state for trial in trials} == {TrialState.COMPLETE}
+    pairs = {(t.values[0], t.values[1]) for t in trials if t.values}
+    assert len(pairs) > 1
+
+    def is_beaten(length: float, size: float) -> bool:
+        return any(a >= length and b <= size and (a, b) != (length, size) for a, b in pairs)
+
+    output = finish(run_harness(settings, "sweep", "best", "front", "--json"))
+    found = json.loads(output[output.index("[") :])
+    assert {tuple(row["values"]) for row in found} == {p for p in pairs if not is_beaten(*p)}
 
 
 def test_kill_9_of_the_coordinator_and_the_next_call_goes_on(
