@@ -155,5 +155,6 @@ def _raise_not_finite(
                 raise VerifierError(
                     f"expected finite hidden states, found NaN or infinity at layer {layer_id}, "
                     f"in row {index} of the batch",
-                    "the verifier overflows in this dtype: extract in bfloat16 or float32",
+                    "the verifier overflows in this dtype: extract in bfloat16 or float32; where "
+                    "it does so in these too, its weights are damaged",
                 )

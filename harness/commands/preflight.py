@@ -13,7 +13,7 @@ from harness.config.train import TrainConfig
 from harness.corpus.backends import arithmetic_dtype, estimate_memory
 from harness.corpus.extractplan import ExtractConfig, num_stored_rows
 from harness.corpus.manifest import load_manifest
-from harness.corpus.storage import estimate_bytes
+from harness.corpus.storage import estimate_bytes, space_for
 from harness.drafter.verifier import Verifier
 from harness.errors import ConfigError, HarnessError
 from harness.render import log, show_table, warn
@@ -114,7 +114,7 @@ def check_extract(
     disk -= sum(p.stat().st_size for p in out_dir.glob("hidden_states/*.safetensors"))
     return [
         *checks,
-        preflight.check_disk(out_dir, max(0, disk), "hidden states"),
+        preflight.check_disk(out_dir, space_for(max(0, disk)), "hidden states"),
         preflight.check_states_dtype(config.dtype, dtype, verifier),
         preflight.check_versions(),
         preflight.check_clock(out_dir),

@@ -32,11 +32,10 @@ from harness.corpus.manifest import (
     finish_stage,
     hold_folder,
     load_manifest,
-    require_space,
 )
 from harness.corpus.pace import Pace
 from harness.corpus.rowfiles import read_token_ids
-from harness.corpus.storage import encode, estimate_bytes
+from harness.corpus.storage import encode, estimate_bytes, require_space
 from harness.corpus.tokens import require_verifier
 from harness.digests import FileDigest, digest_files, join_digests, sha256_bytes, write_atomic
 from harness.drafter.verifier import Verifier

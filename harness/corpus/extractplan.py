@@ -83,7 +83,8 @@ def require_layers(asked: tuple[int, ...] | None, verifier: Verifier) -> tuple[i
         raise ConfigError(
             f"aux_layer_ids: expected increasing layers from 0 to {verifier.num_layers - 1} of "
             f"{verifier.reference}, found {', '.join(map(str, layer_ids))}",
-            f"leave them out for {verifier.default_aux_layer_ids}; the last state is always added",
+            "name others with --aux-layers; the last state is always added"
+            + (f"; left out they are {verifier.default_aux_layer_ids}" if asked else ""),
         )
     return layer_ids
 

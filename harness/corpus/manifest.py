@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from eval.progress import ProgressFn
 from harness.config.load import Frozen, flatten
 from harness.digests import FolderDigest, digest_json, sha256_file, write_atomic
-from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.errors import CheckError, ConfigError
 
 Stage = Literal["prompts", "regenerate", "prepare", "vocab", "extract"]
 
@@ -172,15 +172,19 @@ def begin_stage(folder: Path, plan: Plan, *, overwrite: bool) -> Manifest | None
                 f"{', '.join(strangers[:5])}",
                 "give another --out",
             )
-    elif overwrite and found.stage == plan.stage:
+    elif found.stage != plan.stage:
+        raise ConfigError(
+            f"expected an empty folder or one of stage {plan.stage!r}, found one of stage "
+            f"{found.stage!r}: {folder}",
+            "give another --out",
+        )
+    elif overwrite:
         _clear(folder, found.stage)
     elif differing := spell_differences(_asked(found), _asked(plan)):
         message = (
             f"{folder} holds a stage {found.stage!r} of other inputs or settings:\n{differing}"
         )
-        is_ours = found.stage == plan.stage
-        way = "give another --out" + (", or --overwrite to replace it" if is_ours else "")
-        raise ConfigError(message, way)
+        raise ConfigError(message, "give another --out, or --overwrite to replace it")
     if (folder / MANIFEST_NAME).is_file():
         manifest = load_manifest(folder, plan.stage)
         check_files(folder, manifest, deep=False)
@@ -205,22 +209,6 @@ def finish_stage(
     write_atomic(folder / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
     (folder / JOURNAL_NAME).unlink(missing_ok=True)
     return manifest
-
-
-def require_space(folder: Path, num_bytes: int, what: str) -> None:
-    """Refuses work that would fill the disk, with a twentieth and 64 MB to spare.
-
-    Raises:
-        PrerequisiteError: Names what is needed and what is free.
-    """
-    needed = num_bytes + num_bytes // 20 + 64_000_000
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise PrerequisiteError(
-            f"expected {needed / 1e9:.2f} GB free in {folder} for {what}, "
-            f"found {free / 1e9:.2f} GB",
-            "free some space, or give --out on a larger disk",
-        )
 
 
 def _sweep(folder: Path, stage: Stage) -> None:

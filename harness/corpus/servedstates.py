@@ -159,5 +159,6 @@ def _require_sound(
     if not bool(torch.isfinite(states).all()):
         raise VerifierError(
             "expected finite hidden states, found NaN or infinity",
-            "the verifier overflows in this dtype: extract in bfloat16 or float32",
+            "the verifier overflows in this dtype: extract in bfloat16 or float32; where it does "
+            "so in these too, its weights are damaged",
         )

@@ -4,8 +4,12 @@ The layout is that of speculators 0.9.0's offline reader; `fp8` is that of its F
 float8 tensor and one float32 scale a token.
 """
 
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from harness.errors import PrerequisiteError
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +55,27 @@ def estimate_bytes(lengths: Sequence[int], num_layer_ids: int, hidden_size: int,
     per_token = num_layer_ids * hidden_size * _ITEM_BYTES[dtype] + _ID_BYTES
     per_token += _SCALE_BYTES if dtype == "fp8" else 0
     return sum(lengths) * per_token + len(lengths) * _HEADER_BYTES
+
+
+def space_for(num_bytes: int) -> int:
+    """What must be free for so many bytes: a twentieth more, and 64 MB for whatever else writes."""
+    return num_bytes + num_bytes // 20 + 64_000_000
+
+
+def require_space(folder: Path, num_bytes: int, what: str) -> None:
+    """Refuses work that would fill the disk.
+
+    Raises:
+        PrerequisiteError: Names what is needed and what is free.
+    """
+    needed = space_for(num_bytes)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise PrerequisiteError(
+            f"expected {needed / 1e6:,.0f} MB free in {folder} for {what}, "
+            f"found {free / 1e6:,.0f} MB",
+            "free some space, or give --out on a larger disk",
+        )
 
 
 def encode(states: "torch.Tensor", token_ids: Sequence[int], dtype: str) -> bytes:

@@ -21,9 +21,9 @@ from harness.corpus.manifest import (
     begin_stage,
     finish_stage,
     hold_folder,
-    require_space,
 )
 from harness.corpus.rowfiles import write_rows
+from harness.corpus.storage import require_space
 from harness.corpus.template import ChatTemplate
 from harness.corpus.trainrows import build_all
 from harness.digests import digest_files, sha256_file

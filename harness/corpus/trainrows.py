@@ -136,7 +136,8 @@ def _require_ids(row: Row, vocab_size: int) -> None:
         raise CheckError(
             f"conversation {row.id}: expected token ids below the verifier's {vocab_size}, "
             f"found {max(row.input_ids)}",
-            "regenerate the conversations with this verifier",
+            "answer the prompts with this verifier; where it was text, its tokenizer and its "
+            "config.json do not belong together",
         )
 
 

@@ -164,7 +164,7 @@ def _check_gpu(gpu: Gpu) -> Check:
 
 
 def _against(name: str, needed: int, free: int, fix: str) -> Check:
-    text = f"{needed / 1e9:.2f} GB needed, {free / 1e9:.1f} GB free"
+    text = f"{needed / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free"
     return _check(name, "ok" if needed <= free else "failed", text, None if needed <= free else fix)
 
 

@@ -11,8 +11,8 @@ from harness.corpus.manifest import (
     finish_stage,
     hold_folder,
     load_manifest,
-    require_space,
 )
+from harness.corpus.storage import require_space
 from harness.digests import digest_files
 from harness.errors import CheckError, ConfigError, PrerequisiteError
 
@@ -39,7 +39,9 @@ def test_another_stage_is_never_overwritten(tmp_path: Path) -> None:
     begin_stage(tmp_path, PLAN, overwrite=False)
     finish(tmp_path)
     other = PLAN.model_copy(update={"stage": "extract"})
-    with pytest.raises(ConfigError, match="stage: there regenerate, asked extract") as found:
+    with pytest.raises(
+        ConfigError, match="of stage 'extract', found one of stage 'regenerate'"
+    ) as found:
         begin_stage(tmp_path, other, overwrite=True)
     assert "--overwrite" not in str(found.value.hint)
     assert (tmp_path / "conversations.jsonl").is_file()
@@ -146,6 +148,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_too_little_space_is_refused_before_the_work(tmp_path: Path) -> None:
     require_space(tmp_path, 0, "nothing")
     with pytest.raises(
-        PrerequisiteError, match=r"expected 1050000000\.06 GB free in .* for states"
+        PrerequisiteError, match=r"expected 1,050,000,000,064 MB free in .* for states"
     ):
         require_space(tmp_path, 10**18, "states")
