@@ -141,6 +141,16 @@ class TrainConfig(Frozen):
     device: Literal["auto", "cpu"] = Field(
         default="auto", description="cpu leaves an accelerator alone."
     )
+    nproc: Count = Field(
+        default=1,
+        description="Processes that train together (torchrun), one a GPU, the first ones of "
+        "CUDA_VISIBLE_DEVICES. Each takes total_seq_len tokens a step; gradients are averaged.",
+    )
+    sharding: Literal["ddp", "fsdp"] = Field(
+        default="ddp",
+        description="With nproc: every process holds the whole drafter (ddp), or a part of it and "
+        "of its optimiser (fsdp), which takes less memory and more traffic.",
+    )
     attention: Literal["auto", "simple_flex_attention", "sdpa", "eager"] = Field(
         default="auto", description="Attention code of the drafter; auto: flex, on a CPU sdpa."
     )
@@ -238,6 +248,12 @@ class TrainConfig(Frozen):
     def _policy_needs_parent(self) -> "TrainConfig":
         if self.finetune_from is None and (self.vocab_policy == "rebuild" or self.allow_fresh):
             raise ValueError("vocab_policy and allow_fresh need finetune_from")
+        return self
+
+    @model_validator(mode="after")
+    def _sharding_needs_a_gang(self) -> "TrainConfig":
+        if self.sharding == "fsdp" and self.nproc == 1:
+            raise ValueError("sharding fsdp shares a drafter between processes: nproc is 1")
         return self
 
     @property

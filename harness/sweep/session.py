@@ -88,7 +88,7 @@ def prepare(config: SweepConfig, settings: Settings, launcher: Launcher | None =
         settings=settings,
         slots=elsewhere.slots(config.workers)
         if elsewhere
-        else find_slots(config.workers, is_cpu=base.device == "cpu"),
+        else find_slots(config.workers, is_cpu=base.device == "cpu", nproc=base.nproc),
     )
     space = Space(config, base)
     for index, baseline in enumerate(config.baselines):

@@ -1,4 +1,4 @@
-"""Where trials run on this machine: one slot a GPU, or a share of the cores."""
+"""Where trials run on this machine: a slot has `nproc` GPUs, or a share of the cores."""
 
 import os
 
@@ -19,15 +19,16 @@ class Slot(Frozen):
     gpu: str | None = None
 
 
-def find_slots(workers: int | None, *, is_cpu: bool) -> tuple[Slot, ...]:
+def find_slots(workers: int | None, *, is_cpu: bool, nproc: int = 1) -> tuple[Slot, ...]:
     """The slots of this machine.
 
     Args:
-        workers: Trials at once; None: one for each visible GPU, one on a CPU.
+        workers: Trials at once; None: as many as the visible GPUs let, one on a CPU.
         is_cpu: Trials leave GPUs alone.
+        nproc: GPUs of a trial.
 
     Raises:
-        ConfigError: More workers than GPUs.
+        ConfigError: More workers than GPUs for them.
     """
     gpus = () if is_cpu else visible_gpus()
     if not gpus:
@@ -35,21 +36,25 @@ def find_slots(workers: int | None, *, is_cpu: bool) -> tuple[Slot, ...]:
         threads = max(len(os.sched_getaffinity(0)) // count, 1)
         limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         return tuple(Slot(name=f"cpu{index}", environment=limits) for index in range(count))
-    if workers is not None and workers > len(gpus):
+    most = len(gpus) // nproc
+    if (workers or 1) > most:
         raise ConfigError(
-            f"workers: expected at most {len(gpus)}, one for each visible GPU, found {workers}",
-            "show more GPUs in CUDA_VISIBLE_DEVICES, or lower workers",
+            f"workers: expected at most {most}, with {nproc} of {len(gpus)} visible GPUs for each "
+            f"trial, found {workers or 1}",
+            "show more GPUs in CUDA_VISIBLE_DEVICES, or lower workers or nproc",
         )
+    groups = [",".join(gpus[i * nproc : (i + 1) * nproc]) for i in range(workers or most)]
     return tuple(
-        Slot(name=f"gpu{gpu}", environment={"CUDA_VISIBLE_DEVICES": gpu}, gpu=gpu)
-        for gpu in gpus[: workers or len(gpus)]
+        Slot(name=f"gpu{group}", environment={"CUDA_VISIBLE_DEVICES": group}, gpu=group)
+        for group in groups
     )
 
 
 def busy_reason(slot: Slot) -> str | None:
     """Why a trial should not be started on a GPU now; None when nothing speaks against it."""
     found = read_gpus(slot.gpu) if slot.gpu else ()
-    if not found or found[0].free_bytes >= _BUSY_SHARE * found[0].total_bytes:
+    busy = [gpu for gpu in found if gpu.free_bytes < _BUSY_SHARE * gpu.total_bytes]
+    if not busy:
         return None
-    free, total = found[0].free_bytes / 1e9, found[0].total_bytes / 1e9
-    return f"GPU {slot.gpu} has {free:.1f} of {total:.1f} GB free: another uses it"
+    free, total = busy[0].free_bytes / 1e9, busy[0].total_bytes / 1e9
+    return f"GPU {busy[0].index} has {free:.1f} of {total:.1f} GB free: another uses it"

@@ -80,7 +80,7 @@ def describe_training(
     yield "drafter", _drafter_facts(shape)
     names = (
         "ttt_steps", "loss", "noise", "optimizer", "lr", "scheduler", "warmup_ratio", "epochs",
-        "total_seq_len", "dtype", "attention",
+        "total_seq_len", "nproc", "sharding", "dtype", "attention",
     )  # fmt: skip
     yield "arithmetic", config.model_dump(include=set(names))
     yield "estimate", _estimate(config, shape, corpus)
@@ -129,9 +129,10 @@ def _estimate(config: TrainConfig, shape: DraftShape, corpus: Corpus | None) -> 
     steps: object = "unknown without the corpus"
     if corpus is not None:
         tokens = corpus.num_tokens * (1 - config.val_ratio)
-        steps = round(config.epochs * tokens / config.total_seq_len)
+        steps = round(config.epochs * tokens / (config.total_seq_len * config.nproc))
     return {
-        "memory": f"{found.memory_bytes / 1e9:.1f} GB ({device})",
+        "memory": f"{found.memory_bytes / 1e9:.1f} GB ({device})"
+        + (f" in each of {config.nproc} processes" if config.nproc > 1 else ""),
         "a checkpoint": f"{found.checkpoint_bytes / 1e9:.2f} GB",
         "its optimiser state": f"{found.optimizer_bytes / 1e9:.2f} GB, while it trains",
         "kept": f"the {config.keep_best} best, the last and the registered",

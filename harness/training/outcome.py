@@ -1,5 +1,6 @@
 """How a training ended, in the words of the store: from the exit code and the child's last line."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +9,8 @@ from harness.training.messages import Ended
 from harness.training.process import signal_name
 
 _LOG_TAIL_BYTES = 8192
+_RANK_KILLED = re.compile(r"^traceback : Signal \d+ \((SIG\w+)\) received by PID \d+$")
+"""What torchrun says of a process that a signal ended."""
 
 
 class Outcome(NamedTuple):
@@ -35,17 +38,22 @@ def judge(returncode: int, ended: Ended | None, num_interrupts: int, log_path: P
         return Outcome(RunStatus.FAILED, f"diverged: {ended.detail}")
     if ended and ended.outcome == "refused":
         return Outcome(RunStatus.FAILED, f"refused: {ended.detail}")
-    if returncode < 0:
-        name = signal_name(returncode)
+    said = last_line(log_path)
+    of_gang = _RANK_KILLED.search(said)
+    if returncode < 0 or of_gang:
+        name = of_gang[1] if of_gang else signal_name(returncode)
         why = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
         return Outcome(RunStatus.FAILED, f"the worker was killed by {name}{why}")
-    return Outcome(RunStatus.FAILED, f"the worker exited with {returncode}: {last_line(log_path)}")
+    return Outcome(RunStatus.FAILED, f"the worker exited with {returncode}: {said}")
 
 
 def last_line(log_path: Path) -> str:
-    """The last line that a process printed: the exception, when it ended with one."""
+    """The last line that a process printed: the exception, when it ended with one.
+
+    torchrun ends with a table of the process that failed first, its exception last, and a rule.
+    """
     if not log_path.is_file():
         return "it printed nothing"
     tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    lines = [line.strip() for line in tail.splitlines() if line.strip(" =-\t")]
     return lines[-1] if lines else "it printed nothing"

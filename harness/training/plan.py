@@ -18,12 +18,11 @@ from harness.config.train import TrainConfig
 from harness.corpus.draftvocab import DraftVocab
 from harness.corpus.hidden_states import Corpus
 from harness.digests import digest_json, write_atomic
-from harness.drafter.arithmetic import ONE_PLUS_NORMS
 from harness.drafter.drafter import Drafter
 from harness.drafter.finetune import PreparedParent, prepare_parent
 from harness.drafter.provenance import package_versions
 from harness.drafter.verifier import Verifier, verifier_digest
-from harness.errors import ConfigError, PrerequisiteError
+from harness.errors import PrerequisiteError
 from harness.settings import Settings
 from harness.tracking.resolve import (
     ResolvedDrafter,
@@ -34,6 +33,7 @@ from harness.tracking.resolve import (
 from harness.tracking.store import Store
 from harness.training.folders import EPOCHS_DIR, WEIGHTS_NAME
 from harness.training.messages import TrainJob
+from harness.training.refusals import require_devices, require_trainable, require_validation
 from harness.training.shape import (
     DraftShape,
     build_config,
@@ -41,7 +41,7 @@ from harness.training.shape import (
     require_aux_layers,
     resolve_shape,
 )
-from harness.training.verifier_view import require_keys, write_view
+from harness.training.verifier_view import write_view
 from harness.training.vocab import settle_vocab
 
 _NO_ARITHMETIC = {
@@ -49,6 +49,7 @@ _NO_ARITHMETIC = {
     "num_workers", "log_every_steps", "replay_tokens", "replay_k", "eval_prompts",
     "eval_num_prompts", "eval_max_tokens", "states_endpoint", "draft_vocab",
 }  # fmt: skip
+_OF_GANGS = {"nproc", "sharding"}
 _SPARE_FOLDERS = 2
 """The last checkpoint and the one being written, beside the best."""
 _PREPARED = "parent"
@@ -100,11 +101,12 @@ def build_plan(
         PrerequisiteError: Too little disk space.
     """
     verifier = Verifier.load(config.verifier, settings)
-    _require_trainable(verifier)
+    require_trainable(verifier)
+    require_devices(config)
     corpus = Corpus.load(find_folder(config.corpus, settings), deep=False)
     digest = verifier_digest(verifier, settings.cache_dir)
     corpus.require_verifier(verifier, digest)
-    _require_validation(config, corpus)
+    require_validation(config, corpus)
     eval_prompts = _eval_prompts(config, settings)
     folder = find_folder(config.draft_vocab, settings) if config.draft_vocab else None
     vocab, config = settle_vocab(config, verifier, digest, folder)
@@ -204,36 +206,6 @@ def _eval_prompts(config: TrainConfig, settings: Settings) -> tuple[Prompt, ...]
     return prompts if limit is None else pick_prompts(prompts, limit)
 
 
-def _require_trainable(verifier: Verifier) -> None:
-    if verifier.model_type in ONE_PLUS_NORMS:
-        raise ConfigError(
-            f"verifier: {verifier.model_type} scales its final norm by 1 + weight, which "
-            "speculators' EAGLE-3 training does not: its targets would be wrong"
-        )
-    require_keys(verifier)
-
-
-def _require_validation(config: TrainConfig, corpus: Corpus) -> None:
-    num_train = corpus.num_train_rows(config.val_ratio)
-    if not 0 < num_train < corpus.num_rows:
-        raise ConfigError(
-            f"val_ratio: {config.val_ratio} of {corpus.num_rows} rows leaves {num_train} to train "
-            f"on and {corpus.num_rows - num_train} to validate on; both need one",
-            "use a larger corpus or another val_ratio",
-        )
-    if num_train < corpus.first_row:
-        raise ConfigError(
-            f"val_ratio: {config.val_ratio} validates from row {num_train} on, the online corpus "
-            f"{corpus.dir} stores hidden states from row {corpus.first_row} on",
-            "give the val_ratio that it was extracted with, or a smaller one",
-        )
-    if corpus.is_online and config.states_endpoint is None:
-        raise ConfigError(
-            f"states_endpoint: expected an address, found none: {corpus.dir} is an online corpus",
-            f"start harness data serve {corpus.dir}, and give the address that it prints",
-        )
-
-
 def _prepare(
     parent: ResolvedDrafter,
     verifier: Verifier,
@@ -275,8 +247,8 @@ def _fingerprint(
 ) -> str:
     versions = package_versions()
     kept = ("speculators", "torch", "transformers")
-    # Trainings from before there was noise are equal to those without.
-    silent = set() if config.noise else {"noise"}
+    # Trainings from before there was noise are equal to those without; so with gangs.
+    silent = (set() if config.noise else {"noise"}) | (_OF_GANGS if config.nproc == 1 else set())
     return digest_json(
         {
             "config": config.model_dump(mode="json", exclude=_NO_ARITHMETIC | silent),

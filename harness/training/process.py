@@ -21,6 +21,7 @@ from harness.drafter.gpus import ask_driver
 from harness.settings import child_environment
 
 _WORKER = "harness.training.worker"
+_GANG = "harness.training.worker.torchrun"
 _READ_BYTES = 1 << 16
 _KILL_WAIT_S = 10.0
 _GPU_TIMEOUT_S = 5.0
@@ -29,22 +30,30 @@ _MIB = 1 << 20
 
 
 class WorkerProcess:
-    """`python -m harness.training.worker` on one job; leaving the `with` block kills it."""
+    """`python -m harness.training.worker` on one job, alone or as a gang under torchrun.
 
-    def __init__(self, job_path: Path, log_path: Path, environment: Mapping[str, str]) -> None:
+    Leaving the `with` block kills it and all that it started.
+    """
+
+    def __init__(
+        self, job_path: Path, log_path: Path, environment: Mapping[str, str], nproc: int = 1
+    ) -> None:
         """Starts the child.
 
         Args:
             job_path: The TrainJob to run.
             log_path: Takes the child's stdout and stderr, appended.
             environment: Variables to set on top of our own.
+            nproc: Processes that train together; above 1 the child is their torchrun.
         """
         self._pipe, theirs = os.pipe()
         self._rest = b""
+        self._is_gang = nproc > 1
+        words = [str(job_path), str(theirs), *((str(nproc),) if self._is_gang else ())]
         try:
             with log_path.open("ab") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", _WORKER, str(job_path), str(theirs)],
+                    [sys.executable, "-P", "-m", _GANG if self._is_gang else _WORKER, *words],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -84,15 +93,37 @@ class WorkerProcess:
         return lines
 
     def interrupt(self) -> None:
-        """Asks the child to save a checkpoint and stop."""
-        if self._process.poll() is None:
+        """Asks the child to save a checkpoint and stop.
+
+        A gang is asked process by process: torchrun would give it 30 s and then kill it.
+        """
+        if self._process.poll() is not None:
+            return
+        if not self._is_gang:
             self._process.send_signal(signal.SIGINT)
+            return
+        ranks = self._family(is_deep=False)
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.send_signal(signal.SIGINT)
+        if not ranks:  # torchrun has not started them yet
+            self.kill()
 
     def kill(self) -> None:
         """Ends the child and everything that it started, now."""
+        family = self._family(is_deep=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        for process in family:  # torchrun's have groups of their own
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait(_KILL_WAIT_S)
+
+    def _family(self, *, is_deep: bool) -> list[psutil.Process]:
+        try:
+            return list(psutil.Process(self.pid).children(recursive=is_deep))
+        except psutil.NoSuchProcess:
+            return []
 
     def wait(self) -> int:
         """The exit code; negative for the signal that ended it."""

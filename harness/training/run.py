@@ -15,7 +15,7 @@ from harness.config.load import Frozen
 from harness.config.train import TrainConfig
 from harness.drafter.checks import require_sound
 from harness.errors import WorkError
-from harness.settings import SHARED_CORES, Settings
+from harness.settings import SHARED_CORES, Settings, visible_gpus
 from harness.tracking import names
 from harness.tracking.reaping import reap
 from harness.tracking.records import Checkpoint, RunStatus, RunSummary
@@ -187,12 +187,13 @@ def _train(
     recorder = record()
     _register_missed(recorder, store, run.run_id, folder)
     longest = None if is_tested else LONGEST_UNTESTED_S
-    attempt = supervise(job_path, recorder, _environment(plan), longest_s=longest)
+    nproc = plan.config.nproc
+    attempt = supervise(job_path, recorder, _environment(plan), longest_s=longest, nproc=nproc)
     if attempt.is_too_long:
         run_smoke(plan, settings, store, progress)
         recorder = record()
         _register_missed(recorder, store, run.run_id, folder)  # saved while it was being stopped
-        attempt = supervise(write_job(plan, folder), recorder, _environment(plan))
+        attempt = supervise(write_job(plan, folder), recorder, _environment(plan), nproc=nproc)
     _close_logs(run, folder)
     first_step = recorder.started.first_step if recorder.started else 0
     log_training_figures(run, store, recorder.losses, first_step)
@@ -262,7 +263,10 @@ def _require_finished(run: Run, attempt: Attempt) -> None:
 
 
 def _environment(plan: TrainPlan) -> dict[str, str]:
-    return SHARED_CORES | (_CPU_ONLY if plan.config.device == "cpu" else {})
+    if plan.config.device == "cpu":
+        return SHARED_CORES | _CPU_ONLY
+    gpus = visible_gpus()[: plan.config.nproc] if plan.config.nproc > 1 else ()
+    return SHARED_CORES | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
 
 
 def _renamed(progress: ProgressFn, label: str) -> ProgressFn:

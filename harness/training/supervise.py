@@ -34,6 +34,7 @@ def supervise(
     environment: Mapping[str, str],
     *,
     longest_s: float | None = None,
+    nproc: int = 1,
 ) -> Attempt:
     """Runs a job to its end, whatever that is; no process is left behind.
 
@@ -45,13 +46,14 @@ def supervise(
         recorder: Takes the child's messages.
         environment: Variables for the child on top of ours.
         longest_s: Stop when the child estimates a longer training than this.
+        nproc: Processes that train together.
     """
     log_path = job_path.parent / LOG_NAME
     began = time.monotonic()
     with (
         _kept_curves(recorder),
         Interrupts() as interrupts,
-        WorkerProcess(job_path, log_path, environment) as worker,
+        WorkerProcess(job_path, log_path, environment, nproc) as worker,
     ):
         meter = ResourceMeter(worker.pid)
         num_asked, next_sample, must_stop_by = 0, began, math.inf

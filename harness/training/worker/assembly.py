@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from harness.training.folders import discard_unusable
 from harness.training.messages import Started, TrainJob
 from harness.training.worker.draft import build_draft
+from harness.training.worker.gang import Gang
 from harness.training.worker.machine import Machine, find_machine
 from harness.training.worker.reporter import Reporter
 from harness.training.worker.trainer import WatchedTrainer
@@ -27,14 +28,19 @@ from harness.training.worker.trainer import WatchedTrainer
 _MODEL = "verifier_name_or_path"
 
 
-def build_trainer(job: TrainJob, reporter: Reporter) -> WatchedTrainer:
+def build_trainer(job: TrainJob, reporter: Reporter, gang: Gang) -> WatchedTrainer:
     """Model, data and trainer of a job, resumed from its last whole checkpoint if it has one."""
     machine = find_machine(job.config)
-    discard_unusable(job.save_dir)
+    if gang.is_first:
+        discard_unusable(job.save_dir)
+        limit_tokens(job)
+        job.save_dir.mkdir(parents=True, exist_ok=True)
+    gang.wait()
     settings = speculators_config(job, machine)
-    job.save_dir.mkdir(parents=True, exist_ok=True)
     set_seed(settings.seed)
     draft = build_draft(job, machine.attention)
+    if gang.size > 1:  # the same weights, but noise of its own
+        torch.manual_seed(settings.seed + gang.rank)
     train_loader, val_loader = build_loaders(settings, job, draft.model)
     total_steps, num_epochs = plan_steps(train_loader, job)
     trainer = WatchedTrainer(
@@ -42,6 +48,7 @@ def build_trainer(job: TrainJob, reporter: Reporter) -> WatchedTrainer:
         trainer_config(settings, total_steps, num_epochs),
         (train_loader, val_loader),
         reporter,
+        gang,
     )
     reporter.total_steps = total_steps
     reporter.say(
@@ -78,7 +85,7 @@ def speculators_config(job: TrainJob, machine: Machine) -> SpeculatorsConfig:
         "target_layer_ids": list(job.aux_layer_ids),
         "draft_vocab_size": job.draft_vocab_size,
         "draft_attn_impl": machine.attention,
-        "data_path": str(limited_tokens_dir(job)),
+        "data_path": str(tokens_dir(job)),
         "train_data_ratio": 1 - config.val_ratio,
         "hidden_states_dtype": machine.dtype,
         "num_workers": machine.num_workers,
@@ -89,19 +96,22 @@ def speculators_config(job: TrainJob, machine: Machine) -> SpeculatorsConfig:
         "scheduler_type": config.scheduler,
         "scheduler_warmup_ratio": config.warmup_ratio,
         "log_freq": config.log_every_steps,
+        "fsdp_shard": config.sharding == "fsdp",
         "save_path": str(job.save_dir),
     }
     return SpeculatorsConfig.from_flat(values)
 
 
-def limited_tokens_dir(job: TrainJob) -> Path:
-    """The corpus, or a copy of its first rows."""
-    if job.max_conversations is None:
-        return job.tokens_dir
-    folder = job.save_dir.parent / "tokens"
-    rows = load_from_disk(job.tokens_dir)
-    rows.select(range(min(job.max_conversations, len(rows)))).save_to_disk(folder)
-    return folder
+def tokens_dir(job: TrainJob) -> Path:
+    """The corpus, or the copy of its first rows that `limit_tokens` makes."""
+    return job.tokens_dir if job.max_conversations is None else job.save_dir.parent / "tokens"
+
+
+def limit_tokens(job: TrainJob) -> None:
+    """Copies the corpus's first rows, where the job is for no more of them."""
+    if job.max_conversations is not None:
+        rows = load_from_disk(job.tokens_dir)
+        rows.select(range(min(job.max_conversations, len(rows)))).save_to_disk(tokens_dir(job))
 
 
 def build_loaders(

@@ -23,17 +23,23 @@ class RefusedError(Exception):
 class Reporter(logging.Handler):
     """A handler for the logger `speculators.metrics`, whose records are mappings."""
 
-    def __init__(self, stream: TextIO, probe_steps: int | None) -> None:
+    def __init__(self, stream: TextIO, probe_steps: int | None, *, is_heard: bool = True) -> None:
         super().__init__(logging.INFO)
         self.stream = stream
+        self.is_heard = is_heard
+        """Whether this process speaks for its gang."""
+        self.is_gathering = False
+        """Whether a step is kept until all of the gang have told of theirs."""
+        self.kept: Step | None = None
         self.probe_steps = probe_steps
         self.total_steps = 0
         self.step_times: list[float] = []
 
     def say(self, message: Message) -> None:
         """Writes one line, whole."""
-        self.stream.write(message.model_dump_json() + "\n")
-        self.stream.flush()
+        if self.is_heard:
+            self.stream.write(message.model_dump_json() + "\n")
+            self.stream.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Receives {"train": ..., "profile": ...}; validation is reported by the trainer."""
@@ -58,7 +64,10 @@ class Reporter(logging.Handler):
             num_tokens=round(profile["tokens_per_s"] * step_s),
             fetch_s=profile["fetch_ms"] / 1000,
         )
-        self.say(message)
+        if self.is_gathering:
+            self.kept = message
+        else:
+            self.say(message)
         self.step_times.append(step_s)
         if len(self.step_times) == self.probe_steps:
             typical = statistics.median(self.step_times[1:] or self.step_times)

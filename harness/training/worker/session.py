@@ -6,11 +6,13 @@ import warnings
 from pathlib import Path
 
 from speculators.train import trainer as speculators_trainer
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from harness.training.folders import WEIGHTS_NAME, adopt_interrupted, list_epochs
 from harness.training.messages import EXIT_CODES, Ended, Reloaded, TrainJob
 from harness.training.worker.assembly import build_trainer
 from harness.training.worker.draft import build_draft
+from harness.training.worker.gang import join_gang
 from harness.training.worker.machine import find_machine, peak_memory_bytes
 from harness.training.worker.reporter import DivergedError, RefusedError, Reporter
 from harness.training.worker.trainer import WatchedTrainer
@@ -18,17 +20,25 @@ from harness.training.worker.trainer import WatchedTrainer
 _INTERRUPTED = "interrupted"
 
 
+def run_in_gang(job_path: str, descriptor: int) -> int:
+    """Runs a job as one of a gang: the first's exit code tells, torchrun is told of exceptions."""
+    code: int = record(run_job)(job_path, descriptor)
+    return code
+
+
 def run_job(job_path: str, descriptor: int) -> int:
     """Runs a job; the exit code says how it ended, the last message says it in words."""
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
     job = TrainJob.model_validate_json(Path(job_path).read_bytes())
     trainer: WatchedTrainer | None = None
+    gang = join_gang()
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        reporter = Reporter(stream, job.probe_steps)
-        watch_logs(reporter)
+        reporter = Reporter(stream, job.probe_steps, is_heard=gang.is_first)
+        watch_logs(reporter, logging.INFO if gang.is_first else logging.WARNING)
         try:
-            trainer = build_trainer(job, reporter)
+            trainer = build_trainer(job, reporter, gang)
             ended = train(trainer, job)
+            gang.leave()
         except DivergedError as error:
             ended = Ended(outcome="diverged", step=0, detail=str(error))
         except RefusedError as error:
@@ -38,12 +48,12 @@ def run_job(job_path: str, descriptor: int) -> int:
         step = trainer.global_step if trainer else 0
         memory = peak_memory_bytes()
         reporter.say(ended.model_copy(update={"step": step, "peak_memory_bytes": memory}))
-    return EXIT_CODES[ended.outcome]
+    return EXIT_CODES[ended.outcome] if gang.is_first else 0
 
 
-def watch_logs(reporter: Reporter) -> None:
+def watch_logs(reporter: Reporter, level: int) -> None:
     """Sends text to stderr and metrics to the parent, each of them once."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.basicConfig(level=level, format="%(asctime)s %(name)s: %(message)s")
     metrics = logging.getLogger("speculators.metrics")
     metrics.setLevel(logging.INFO)
     metrics.propagate = False
@@ -60,13 +70,14 @@ def train(trainer: WatchedTrainer, job: TrainJob) -> Ended:
         trainer.val_epoch(-1)
     trainer.validate_unfinished()
     trainer.run_training()
-    was_stopped = adopt_interrupted(
+    was_adopted = trainer.gang.is_first and adopt_interrupted(
         job.save_dir,
         _INTERRUPTED,
         epoch=trainer.running_epoch,
         local_step=trainer.global_step - trainer.epoch_first_step,
         step=trainer.global_step,
     )
+    was_stopped = any(trainer.gang.total(was_adopted))
     if job.is_reloading and not was_stopped:
         reload_checkpoint(trainer, job)
     return Ended(outcome="stopped" if was_stopped else "finished", step=trainer.global_step)

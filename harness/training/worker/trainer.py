@@ -4,12 +4,14 @@ import json
 from typing import Any
 
 from speculators.models.eagle3 import Eagle3DraftModel
+from speculators.train.graceful_shutdown import TrainingInterruptedError
 from speculators.train.trainer import Trainer, TrainerConfig
 from torch.utils.data import DataLoader
 
 from harness.digests import write_atomic
 from harness.training.folders import FIGURES_NAME, finish_checkpoint
 from harness.training.messages import Saved, Validation
+from harness.training.worker.gang import Gang
 from harness.training.worker.reporter import Reporter, finite_metrics
 
 
@@ -22,8 +24,10 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         config: TrainerConfig,
         loaders: tuple[DataLoader[Any], DataLoader[Any]],
         reporter: Reporter,
+        gang: Gang,
     ) -> None:
         super().__init__(model, config, *loaders)
+        self.gang = gang
         self.config: TrainerConfig = config
         self.reporter = reporter
         self.running_epoch: int = self.current_epoch
@@ -33,7 +37,24 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         """Trains an epoch, remembering where it began for a checkpoint in its middle."""
         self.running_epoch = epoch
         self.epoch_first_step = self.global_step - self._resume_local_step
+        if self.gang.size > 1:
+            self.gang.note_signals()
+            self.reporter.is_gathering = True
+            options["step_callback"] = self.end_step
         super().train_epoch(epoch, **options)
+
+    def end_step(self) -> None:
+        """Says what the gang did in a step, and stops all of it where one was asked to.
+
+        Raises:
+            TrainingInterruptedError: Which speculators answers by saving a checkpoint.
+        """
+        step, self.reporter.kept = self.reporter.kept, None
+        tokens, asked = self.gang.total(step.num_tokens if step else 0, self.gang.is_asked)
+        if step:
+            self.reporter.say(step.model_copy(update={"num_tokens": round(tokens)}))
+        if asked:
+            raise TrainingInterruptedError("SIGINT")
 
     def val_epoch(self, epoch: int) -> dict[str, float] | None:
         """Validates and says so; -1 is before the first step.
@@ -48,19 +69,20 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
     def maybe_save_checkpoint(self, epoch: int | str, local_step: int = 0) -> None:
         """Saves when due and after the last epoch; a half-written folder lacks its state file."""
         if isinstance(epoch, int):
-            self._training_state_path(epoch).unlink(missing_ok=True)
+            if self.gang.is_first:
+                self._training_state_path(epoch).unlink(missing_ok=True)
             if epoch == self.config.num_epochs - 1 and self.config.checkpoint_freq > 1:
                 self.config = self.config._replace(checkpoint_freq=1.0)
         super().maybe_save_checkpoint(epoch, local_step)
         folder = self.checkpointer.path / str(epoch)
-        if folder.is_dir():
+        if self.gang.is_first and folder.is_dir():
             finish_checkpoint(folder)
 
     def maybe_update_best(self, epoch: int, val_metrics: dict[str, float] | None) -> None:
         """After the trainer's own book-keeping, says that the epoch's checkpoint is whole."""
         super().maybe_update_best(epoch, val_metrics)
         path = self.checkpointer.path / str(epoch)
-        if self._training_state_path(epoch).is_file():
+        if self.gang.is_first and self._training_state_path(epoch).is_file():
             found = finite_metrics(val_metrics or {})
             write_atomic(path / FIGURES_NAME, json.dumps(found))
             self.reporter.say(Saved(epoch=epoch, step=self.global_step, path=path, metrics=found))

@@ -56,3 +56,37 @@ def test_a_child_without_a_word_is_said_to_have_printed_nothing(tmp_path: Path) 
 
 def test_every_outcome_has_its_own_exit_code() -> None:
     assert len(set(EXIT_CODES.values())) == len(EXIT_CODES) == 4
+
+
+TORCHRUN = """
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-30_12:00:00
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 77)
+  error_file: <N/A>
+  traceback : {said}
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "reason"),
+    [
+        ("-9", "Signal 9 (SIGKILL) received by PID 77", "the worker was killed by SIGKILL"),
+        (
+            "1",
+            "Traceback:\n  File x\nRuntimeError: no room",
+            "exited with 1: RuntimeError: no room",
+        ),
+    ],
+)
+def test_of_a_gang_the_process_that_failed_first_is_told(
+    tmp_path: Path, code: str, said: str, reason: str
+) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text(TORCHRUN.format(code=code, said=said))
+    outcome = judge(1, None, 0, log)
+    assert outcome.status is RunStatus.FAILED
+    assert reason in (outcome.reason or "")

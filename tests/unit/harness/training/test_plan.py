@@ -7,7 +7,13 @@ import pytest
 
 from harness.errors import PrerequisiteError
 from harness.settings import load_settings
-from harness.training.plan import find_folder, require_space
+from harness.training.plan import (
+    _NO_ARITHMETIC,
+    _OF_GANGS,
+    _fingerprint,
+    find_folder,
+    require_space,
+)
 
 from .conftest import MakePlan
 
@@ -49,3 +55,14 @@ def test_a_folder_is_looked_for_as_it_stands_and_then_below_the_project(tmp_path
     (tmp_path / "corpus").mkdir()
     assert find_folder(str(tmp_path / "corpus"), settings) == tmp_path / "corpus"
     assert find_folder("corpus", settings) == tmp_path / "corpus"
+
+
+def test_a_gang_is_another_training_and_one_process_is_what_it_was(make_plan: MakePlan) -> None:
+    def fingerprint(**changes: object) -> str:
+        plan = make_plan(**changes)
+        return _fingerprint(plan.config, "v", plan.corpus, plan.draft_config, None, vocab=None)
+
+    of_one, of_two = fingerprint(), fingerprint(nproc=2)
+    assert len({of_one, of_two, fingerprint(nproc=4), fingerprint(nproc=2, sharding="fsdp")}) == 4
+    document = make_plan().config.model_dump(mode="json", exclude=_NO_ARITHMETIC | {"noise"})
+    assert set(document) >= _OF_GANGS, "the keys are there, and left out of a lone one's"
