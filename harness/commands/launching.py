@@ -1,4 +1,4 @@
-"""`--launcher`: the same command, run on a Ray cluster, its output here as it comes."""
+"""`--launcher`: the same command, run on a Ray cluster or by Slurm, its output here as it comes."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,11 @@ from harness.tracking.store import open_store
 
 Where = Annotated[Kind, typer.Option("--launcher", help="Where it runs.")]
 Address = Annotated[
-    str, typer.Option(help="Of the Ray cluster, host:port; auto: the one this machine is in.")
+    str,
+    typer.Option(
+        help="Of the Ray cluster, host:port, or Slurm's partition; auto: the one this machine is "
+        "in, the default one."
+    ),
 ]
 LOCAL = Kind.LOCAL
 AUTO = "auto"

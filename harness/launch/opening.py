@@ -16,6 +16,10 @@ class Kind(StrEnum):
 
     LOCAL = "local"
     RAY = "ray"
+    SLURM = "slurm"
+
+
+_PACKAGES = {Kind.RAY: "ray", Kind.SLURM: "submitit"}
 
 
 @contextmanager
@@ -24,7 +28,7 @@ def open_launcher(kind: Kind, address: str, settings: Settings) -> Iterator[Laun
 
     Args:
         kind: Which one.
-        address: Of a Ray cluster.
+        address: Of a Ray cluster; of Slurm, the partition.
         settings: Of the project, whose folder every host sees.
 
     Raises:
@@ -33,10 +37,17 @@ def open_launcher(kind: Kind, address: str, settings: Settings) -> Iterator[Laun
     if kind is Kind.LOCAL:
         yield None
         return
-    if importlib.util.find_spec(kind) is None:
+    package = _PACKAGES[kind]
+    if importlib.util.find_spec(package) is None:
         raise PrerequisiteError(
-            f"--launcher {kind} needs the package {kind}, which is not installed",
+            f"--launcher {kind} needs the package {package}, which is not installed",
             f"pip install 'drafter-harness[{kind}]'",
         )
+    if kind is Kind.SLURM:
+        from harness.launch.slurm import SlurmLauncher  # noqa: PLC0415 - its package is an extra
+
+        with SlurmLauncher(address, settings) as launcher:
+            yield launcher
+        return
     with RayLauncher(address, settings) as launcher:
         yield launcher
