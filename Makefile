@@ -1,6 +1,6 @@
 # make demo   the whole job on a small real model        make test   lint, types, unit and integration tests
 # make setup  .venv with the harness command in it       make check  lint, types, imports, unit tests
-.PHONY: setup demo test check integration postgresql browser lock clean
+.PHONY: setup demo test check integration postgresql ssh browser lock clean
 bin := .venv/bin
 SIZE ?= small
 
@@ -23,8 +23,15 @@ postgresql:
 	  command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq postgresql >/dev/null; } || \
 	  echo "no PostgreSQL, and it could not be installed: its tests are skipped"
 
+# For a host over ssh, which is this machine: an sshd of the tests' own, and rsync.
+ssh:
+	@{ command -v sshd || ls /usr/sbin/sshd; } >/dev/null 2>&1 && command -v rsync >/dev/null || { \
+	  command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+	  openssh-server openssh-client rsync >/dev/null; } || \
+	  echo "no sshd or no rsync, and they could not be installed: their tests are skipped"
+
 # Two files at a time, each test and what it starts on one core.
-integration: setup postgresql
+integration: setup postgresql ssh
 	@$(bin)/pytest tests/integration --integration -n 2 --dist loadfile
 
 # Looks at the MLflow UI and the report in a real browser; the screenshots are in build/screenshots.

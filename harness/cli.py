@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "write a folder that vLLM serves",
     "push": "upload an export to a hub repository",
     "gc": "free the files of checkpoints that nothing keeps",
+    "remote": "a command on a host over ssh: run, attach, status, stop, resume, fetch",
     "store": "the MLflow store: path, relocate",
     "doctor": "what is wrong with this machine or store, and how to mend it",
     "ui": "the MLflow UI on 127.0.0.1",

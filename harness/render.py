@@ -113,6 +113,12 @@ def _wrap(text: str, hanging: int) -> str:
     )
 
 
+def show_output(raw: bytes) -> None:
+    """What another process printed, as it came, on stdout."""
+    sys.stdout.buffer.write(raw)
+    sys.stdout.buffer.flush()
+
+
 def show_json(document: BaseModel | str) -> None:
     """A JSON document on stdout, and nothing else with it."""
     text = document if isinstance(document, str) else _dump(document)

@@ -1,0 +1,132 @@
+"""A training on a host over ssh: the line is cut, the code there changed, the job stopped."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.command_line import environment_of, run_harness, start_python
+from fakes.loopback_ssh import Sshd
+
+from harness.drafter.provenance import code_digest
+from harness.remote.records import JobState
+from harness.settings import load_settings
+from harness.tracking import names
+from harness.tracking.records import RunStatus
+from harness.tracking.resolve import resolve_drafter
+from harness.tracking.store import open_store
+
+pytestmark = pytest.mark.timeout(200)
+
+SECRET = "planted-secret-7391"
+
+
+def wait_for(look: Callable[[], object], what: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not look():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.1)
+
+
+def start(project: Path, *words: str) -> "subprocess.Popen[str]":
+    environment = {**environment_of(project), "PLANTED_TOKEN": SECRET}
+    return start_python(project, "-m", "harness", "remote", *words, environment=environment)
+
+
+def require_nowhere(secret: str, *folders: Path) -> None:
+    for path in (p for folder in folders for p in folder.rglob("*") if p.is_file()):
+        assert secret.encode() not in path.read_bytes(), path
+
+
+def test_a_training_outlives_its_line_and_its_run_comes_home(
+    project: Path, box: tuple[str, ...], sshd: Sshd
+) -> None:
+    process = start(
+        project, "run", *box, "--pass-env", "PLANTED_TOKEN", "--", "train", "train.yaml"
+    )
+    there = Path(box[-1]) / "jobs"
+    wait_for(lambda: list(there.glob("*/owner.json")), "the start of the job")
+    wait_for(lambda: any("training" in p.read_text() for p in there.glob("*/output.log")), "a step")
+    assert sshd.break_lines() >= 1
+    output, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, errors
+    assert "broke; the job goes on" in errors
+    assert output.count("Checkpoints (") == 1, "what was printed is shown once"
+
+    settings = load_settings(project)
+    store = open_store(settings)
+    (run,) = store.find_runs(kind=names.KIND_TRAIN)
+    assert run.status is RunStatus.FINISHED
+    assert run.tags[names.TAG_CODE_DIGEST] == code_digest()
+    (job,) = (settings.mlruns_dir / "remote").iterdir()
+    assert run.tags[names.TAG_TASK] == job.name
+    assert run.metrics["train/loss"] > 0
+    best = resolve_drafter(f"run:{run.run_id}", settings, store)
+    assert best.path.is_relative_to(settings.checkpoints_dir)
+    assert (best.path / "model.safetensors").is_file()
+    require_nowhere(SECRET, there.parent, settings.mlruns_dir)
+
+    again = run_harness(project, "remote", "fetch")
+    assert "brought home: 0 runs" in again.stderr, "what is here is not brought twice"
+
+
+def test_code_that_was_changed_there_is_refused_and_the_next_run_replaces_it(
+    project: Path, box: tuple[str, ...]
+) -> None:
+    root = Path(box[-1])
+    changed = root / "code" / code_digest() / "harness" / "errors.py"
+    text = changed.read_text()
+    changed.write_text(text + "# not what was sent\n")
+    (job,) = (root / "jobs").iterdir()
+    words = ("-P", "-m", "harness.remote.job", "start", str(job), "2")
+    environment = {**environment_of(root), "PYTHONPATH": str(changed.parents[1])}
+    refused = start_python(root, *words, environment=environment)
+    _, errors = refused.communicate(timeout=30)
+    assert refused.returncode == 4
+    assert f"expected code {code_digest()}" in errors
+    done = run_harness(project, "remote", "run", *box, "--", "verify", "--help")
+    assert done.returncode == 0, done.stderr
+    assert changed.read_text() == text
+
+
+def test_a_detached_job_is_stopped_from_here_and_comes_home_as_killed(
+    project: Path, box: tuple[str, ...]
+) -> None:
+    begun = run_harness(
+        project, "remote", "run", *box, "--detach", "--", "train", "long.yaml", "--set", "seed=5"
+    )
+    assert begun.returncode == 0, begun.stderr
+
+    def state() -> JobState:
+        told = run_harness(project, "remote", "status", "--json")
+        return JobState.model_validate(json.loads(told.stdout))
+
+    jobs = Path(box[-1]) / "jobs"
+    job = max(jobs.iterdir(), key=lambda path: path.name)
+    wait_for(
+        lambda: list(job.glob("mlruns/checkpoints/*/epochs/1/training_state.json")), "an epoch"
+    )
+    assert state().state == "running"
+    assert run_harness(project, "remote", "stop").returncode == 0
+    ended = run_harness(project, "remote", "attach")
+    assert ended.returncode == 130
+    assert "brought home: 1 runs" in ended.stderr
+    assert state().code == 130
+    (killed,) = open_store(load_settings(project)).find_runs(status=RunStatus.KILLED)
+    assert killed.params["seed"] == "5"
+
+
+def test_a_host_without_the_packages_is_refused_before_anything_is_sent(
+    project: Path, box: tuple[str, ...]
+) -> None:
+    before = sorted((Path(box[-1]) / "jobs").iterdir())
+    bare = str(Path(sys.base_prefix) / "bin" / "python3")
+    words = [*box, "--python", bare, "--gpus", "1", "--", "train", "train.yaml"]
+    refused = run_harness(project, "remote", "run", *words)
+    assert refused.returncode == 3
+    assert "packages: " in refused.stderr
+    assert "GPUs: 0 of 0 free" in refused.stderr
+    assert sorted((Path(box[-1]) / "jobs").iterdir()) == before
