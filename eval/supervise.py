@@ -19,6 +19,7 @@ from collections.abc import Sequence
 _POLL_S = 0.25
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _SOCKETS = "VLLM_RPC_BASE_PATH"
 
 
@@ -74,12 +75,28 @@ def _watch(child: "subprocess.Popen[bytes]", parent_pid: int, grace_s: float) ->
 def _stop(child: "subprocess.Popen[bytes]", grace_s: float) -> None:
     if child.poll() is not None:
         return
+    # From now on whatever the command leaves behind, in a group of its own, becomes our child.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     child.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     while child.poll() is None and time.monotonic() < deadline:
         signal.sigtimedwait({signal.SIGCHLD}, _POLL_S)
     _kill_group(child.pid)
     child.wait()
+    while orphans := _children():
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        for pid in orphans:
+            os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    """Our children that the kernel lists; none where it keeps no list."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as stream:  # noqa: PTH123 - light
+            return [int(pid) for pid in stream.read().split()]
+    except OSError:
+        return []
 
 
 def _kill_group(group: int) -> None:

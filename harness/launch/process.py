@@ -11,15 +11,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
 
+import eval as measuring
+import harness
 from eval.supervise import guard
 from harness.launch.ports import Task
 from harness.settings import TASK_ID, child_environment
 
+_SOURCES = [str(Path(str(module.__file__)).parents[1]) for module in (harness, measuring)]
 _KILL_WAIT_S = 10.0
 _CLUSTER = "RAY_"
 """Variables of the cluster, its token among them, which are no business of a task."""
@@ -39,6 +43,7 @@ class TaskProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._result = tempfile.TemporaryFile()  # noqa: SIM115 - as above
         changes = {**(environment or {}), **task.environment, TASK_ID: task.id}
+        changes["PYTHONPATH"] = os.pathsep.join(_SOURCES)  # what we run, wherever it was shipped to
         inherited = child_environment(**changes).items()
         self._process = subprocess.Popen(
             guard([sys.executable, "-P", *task.arguments], task.patience_s),

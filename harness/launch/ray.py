@@ -18,6 +18,7 @@ from harness.errors import PrerequisiteError
 from harness.launch.hosts import Wanted
 from harness.launch.ports import Task
 from harness.launch.ray_words import (
+    ADMISSION_HINT,
     WORD,
     Connected,
     Count,
@@ -35,11 +36,14 @@ from harness.tracking.owner import current_owner
 
 _MODULE = "harness.launch.ray_driver"
 _PATIENCE_S = 300.0
+_FIRST_PATIENCE_S = 30.0
+"""For a cluster that never answered: the address may be wrong."""
 _RETRY_S = 2.0
 _STOP_WAIT_S = 75.0
 """The driver gives tasks a minute to save."""
 _LISTEN_S = 0.1
 _LOG_TAIL = 600
+_BAD_TOKEN = "InvalidAuthToken"  # noqa: S105 - what Ray calls it
 _MARKERS = "launch"
 _KILLED = -9
 
@@ -79,7 +83,8 @@ class RayLauncher:
         address: Of the head, `host:port`, where this machine is a node of the cluster.
         settings: Of the project, whose folder every host sees.
         code: Digest of the code that hosts must have; this process's own by default.
-        patience_s: How long a cluster that went away is waited for.
+        patience_s: How long a cluster that went away is waited for; for the first answer, half a
+            minute at most.
     """
 
     def __init__(
@@ -99,7 +104,8 @@ class RayLauncher:
         self._wanted = Wanted(
             address=address, code=code or code_digest(), marker=Path(name), only_host=host
         )
-        self._patience_s, self._clock = patience_s, clock
+        self._patience_s, self._clock = min(patience_s, _FIRST_PATIENCE_S), clock
+        self._later_patience_s = patience_s
         self._jobs: dict[str, RayJob] = {}
         self._places: int | None = None
         self._refusal: Refused | None = None
@@ -162,7 +168,7 @@ class RayLauncher:
                 if not job.is_sent:
                     job.is_sent = True
                     self._order(Launch(task=job.task))
-        elif self._clock() - self._away_since >= self._patience_s:
+        elif self._clock() - self._away_since >= self._patience_s or self._is_unwelcome():
             self._lose_all()
             raise self._absence()
 
@@ -172,7 +178,7 @@ class RayLauncher:
         if process is not None:
             _close_pipes(process)
             try:
-                process.wait(_STOP_WAIT_S)
+                process.wait(_STOP_WAIT_S if self._is_connected else 0.0)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -220,7 +226,7 @@ class RayLauncher:
 
     def _take(self, word: Word) -> None:
         if isinstance(word, Connected):
-            self._is_connected = True
+            self._is_connected, self._patience_s = True, self._later_patience_s
         elif isinstance(word, Places):
             self._places = word.count
         elif isinstance(word, Refused):
@@ -249,10 +255,20 @@ class RayLauncher:
                 self._process.stdin.write(line.encode() + b"\n")
                 self._process.stdin.flush()
 
+    def _last_words(self) -> str:
+        """The end of what Ray said."""
+        size = os.fstat(self._log.fileno()).st_size
+        tail = os.pread(self._log.fileno(), _LOG_TAIL, max(size - _LOG_TAIL, 0))
+        return tail.decode(errors="replace").strip() or "nothing"
+
+    def _is_unwelcome(self) -> bool:
+        return _BAD_TOKEN in self._last_words()
+
     def _absence(self) -> PrerequisiteError:
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(size - _LOG_TAIL, 0))
-        said = self._log.read().decode(errors="replace").strip() or "nothing"
+        said = self._last_words()
+        if _BAD_TOKEN in said:
+            address = self._wanted.address
+            return PrerequisiteError(f"Ray at {address} does not take our token", ADMISSION_HINT)
         return PrerequisiteError(
             f"expected a Ray cluster at {self._wanted.address}, none answered within "
             f"{self._patience_s:.0f} s; Ray said: {said}",

@@ -31,6 +31,7 @@ from harness.launch.ports import Task
 from harness.launch.ray_lease import Lease, Shape, count_places, shape_of
 from harness.launch.ray_place import Seen
 from harness.launch.ray_words import (
+    ADMISSION_HINT,
     ORDER,
     Connected,
     Count,
@@ -46,10 +47,9 @@ from harness.launch.ray_words import (
 _POLL_S = 0.05
 _IDLE_S = 2.0
 """For which a share of a host is kept for the next task: an actor takes a second to start."""
-_ADMISSION_HINT = (
-    "the cluster and every command need the same token: ray get-auth-token --generate writes "
-    "~/.ray/auth_token, start Ray with RAY_AUTH_MODE=token; RAY_AUTH_MODE=disabled does without"
-)
+_LEAVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""Ray kills the children of an actor that ends, but not theirs. Ours have a supervisor, which asks
+tasks to save, and reaches all of them; it must not be killed before."""
 _LAST_WORDS_S = 60.0
 """For tasks to save what they can when nobody listens any more."""
 
@@ -202,12 +202,16 @@ def main() -> int:
             address=wanted.address,
             log_to_driver=False,
             logging_level="warning",
-            runtime_env={"py_modules": packages, "excludes": ["__pycache__", "*.pyc"]},
+            runtime_env={
+                "py_modules": packages,
+                "excludes": ["__pycache__", "*.pyc"],
+                "env_vars": _LEAVE_CHILDREN,
+            },
         )
         say(Connected())
         _serve(Driver(wanted, say), lines, say)
     except AuthenticationError as error:
-        say(Refused(message=f"Ray at {wanted.address}: {error.message}", hint=_ADMISSION_HINT))
+        say(Refused(message=f"Ray at {wanted.address}: {error.message}", hint=ADMISSION_HINT))
     except (RayError, ConnectionError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

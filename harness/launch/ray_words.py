@@ -10,6 +10,11 @@ from pydantic import Field, TypeAdapter
 from harness.config.load import Frozen
 from harness.launch.ports import Task
 
+ADMISSION_HINT = (
+    "the cluster and every command need the same token: ray get-auth-token --generate writes "
+    "~/.ray/auth_token, start Ray with RAY_AUTH_MODE=token; RAY_AUTH_MODE=disabled does without"
+)
+
 
 class Count(Frozen):
     """How many tasks of so many GPUs run at once."""

@@ -1,4 +1,4 @@
-"""A Ray cluster on loopback: a head that runs nothing, and hosts of which one can be killed."""
+"""A Ray cluster on this machine: a head that runs nothing, and hosts of which one can be killed."""
 
 import contextlib
 import secrets
@@ -52,7 +52,7 @@ class RayCluster:
         common = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
         self._cluster = Cluster(
             initialize_head=True,
-            head_node_args={"port": self._port, "num_cpus": 0, "num_gpus": 0, **common},
+            head_node_args={"gcs_server_port": self._port, "num_cpus": 0, "num_gpus": 0, **common},
         )
         self.hosts = []
         for _ in range(2):

@@ -8,17 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.command_line import environment_of
+from fakes.command_line import environment_of, run_harness
 from fakes.drafters import decoder, edit_config
+from fakes.ray_cluster import RayCluster
 
 from eval.errors import ServerStartError
 from eval.proposers import write_untrained_drafter
 from eval.result import BenchResult
 from eval.spec import ServerOptions
 from harness.commands.benching import bench_drafters
+from harness.commands.benchthere import measure_there
 from harness.config.bench import BenchConfig
+from harness.config.load import dump_yaml
 from harness.drafter.package import materialise_package
+from harness.drafter.provenance import code_digest
 from harness.errors import CheckError, ConfigError, PrerequisiteError
+from harness.launch.ray import RayLauncher
 from harness.settings import Settings, load_settings
 from harness.tracking import names
 from harness.tracking.measurements import read_bench_result
@@ -249,3 +254,34 @@ def test_text_that_changed_ends_with_exit_code_4_and_json_on_stdout(
     (row,) = [row for row in json.loads(done.stdout)["results"] if row["category"] == "all"]
     assert row["lossless"]["num_equal"] == 0
     assert "differ" in row["flags"][0] or "differ" in row["flags"][-1]
+
+
+def test_a_launched_bench_is_a_run_as_here_and_a_refusal_comes_back(
+    make_config: MakeConfig,
+    settings: Settings,
+    store: Store,
+    ray_cluster: RayCluster,
+    tmp_path: Path,
+) -> None:
+    config = make_config(num_prompts=4)
+    address = ray_cluster.restore().address
+    with RayLauncher(address, settings) as launcher:
+        done = measure_there(config, settings, store, launcher)
+        again = measure_there(config, settings, store, launcher)
+        broken = tmp_path / "broken"
+        shutil.copytree(config.drafters[0], broken)
+        (broken / "model.safetensors").unlink()
+        unsound = config.model_copy(update={"drafters": (str(broken),)})
+        with pytest.raises(CheckError):
+            measure_there(unsound, settings, store, launcher)
+    run = store.get_run(done.run_id)
+    assert run.status == "FINISHED"
+    assert run.tags[names.TAG_TASK]
+    assert run.tags[names.TAG_CODE_DIGEST] == code_digest()
+    assert (again.run_id, again.result) == (done.run_id, done.result)
+    (tmp_path / "bench.yaml").write_text(dump_yaml(config))
+    place = ("--launcher", "ray", "--address", address)
+    shown = run_harness(settings.root_dir, "bench", "bench.yaml", *place, "--reuse", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert BenchResult.model_validate_json(shown.stdout) == done.result
+    assert f"run {done.run_id}" in shown.stderr
