@@ -95,6 +95,7 @@ def check_against_verifier(drafter: Drafter, verifier: Verifier) -> list[Finding
         )  # fmt: skip
     findings += _check_aux_depth(drafter, verifier)
     findings += _check_identity(drafter, verifier)
+    findings += _check_window(drafter, verifier)
     theta = verifier.rope_parameters.get("rope_theta", _DEFAULT_THETA)
     if "rope_parameters" not in drafter.given and theta != _DEFAULT_THETA:
         findings.append(
@@ -103,6 +104,19 @@ def check_against_verifier(drafter: Drafter, verifier: Verifier) -> list[Finding
                      "write rope_parameters as trained into config.json")
         )  # fmt: skip
     return findings
+
+
+def _check_window(drafter: Drafter, verifier: Verifier) -> list[Finding]:
+    """Cache layers of two kinds: vLLM (0.26 to 0.33) makes groups as large as the smaller kind."""
+    if verifier.is_windowed or "sliding_attention" not in drafter.layer_types:
+        return []
+    return [
+        _finding("window-groups", "info", "layer_types", "full_attention, as the verifier has",
+                 f"a window of {drafter.sliding_window}",
+                 f"vLLM puts the verifier's {verifier.num_layers} layers into cache groups of "
+                 f"{drafter.num_layers}, and prepares each group anew in every step.",
+                 "serve with --disable-hybrid-kv-cache-manager, or train with sliding_window: full")
+    ]  # fmt: skip
 
 
 def _check_aux_depth(drafter: Drafter, verifier: Verifier) -> list[Finding]:

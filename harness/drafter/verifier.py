@@ -66,6 +66,8 @@ class Verifier(Frozen):
     lm_head_key: str | None
     """Tensor holding the output head; the embedding's where the two are tied."""
     is_tied: bool
+    is_windowed: bool = False
+    """Some of its layers attend to a window of the context only."""
     is_synthetic: bool = False
     """Made to cost more than it knows (`harness verifier pad`)."""
 
@@ -232,8 +234,16 @@ def _read(reference: str, path: Path, revision: str | None) -> Verifier:
         embed_key=embed_key,
         lm_head_key=embed_key if is_tied or head_key is None else head_key,
         is_tied=is_tied or (embed_key is not None and head_key is None),
+        is_windowed=_is_windowed(text),
         is_synthetic=top.has(SYNTHETIC_KEY),
     )
+
+
+def _is_windowed(text: Fields) -> bool:
+    kinds = text.texts("layer_types")
+    if kinds:
+        return any(kind != "full_attention" for kind in kinds)
+    return text.has("sliding_window") and text.flag("use_sliding_window") is not False
 
 
 def text_fields(top: Fields) -> Fields:

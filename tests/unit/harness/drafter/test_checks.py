@@ -311,6 +311,17 @@ def test_precision_lost_to_the_verifiers_dtype_is_a_warning(
     ]
 
 
+def test_a_window_beside_a_verifier_without_one_is_said(tmp_path: Path) -> None:
+    verifier = build_verifier(tmp_path / "v")
+    path = build_drafter(tmp_path / "d", verifier)
+    edit_config(path, _set_decoder(layer_types=["sliding_attention"], sliding_window=64))
+    (found,) = check_drafter(path, verifier).findings
+    assert (found.rule, found.severity) == ("window-groups", "info")
+    edit_config(verifier.path, _set(sliding_window=64))
+    windowed = Verifier.load(str(verifier.path), settings_for(tmp_path))
+    assert check_drafter(path, windowed).findings == ()
+
+
 PARENT_CHANGES: list[tuple[str, str, Change]] = [
     ("S10", "error", _set(norm_before_residual=False)),
     ("S12", "error", _set(norm_output=True)),
