@@ -16,6 +16,8 @@ from harness.errors import ConfigError
 
 SERVING_KEYS = ("k",)
 """Keys of the space that say how a drafter is served, not how it is trained."""
+_LEFT_OUT = {"name", "replay_k"}
+"""Keys of the base that each trial has of its own."""
 _NOT_SEARCHED = {
     "verifier": "trials of one sweep share the verifier",
     "corpus": "trials of one sweep share the corpus",
@@ -126,7 +128,7 @@ class Space:
         """What makes trials comparable, as JSON: the base, the axes, the objectives."""
         config = self._config
         return {
-            "base": self.base.model_dump(mode="json", exclude={"name", "replay_k"}),
+            "base": self.base.model_dump(mode="json", exclude=_LEFT_OUT),
             "space": {key: axis.model_dump(mode="json") for key, axis in self.axes.items()},
             "k": config.k,
             "objectives": [[o.metric, o.resolved] for o in config.objectives],
@@ -214,6 +216,20 @@ def describe_axis(axis: Axis) -> str:
     if axis.when:
         text += " where " + " and ".join(f"{k} = {spell_value(v)}" for k, v in axis.when.items())
     return text
+
+
+def completed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document of an earlier version, its base with the keys that have come since.
+
+    They have their defaults, which change nothing.
+    """
+    added = {
+        key: field.get_default(call_default_factory=True)
+        for key, field in TrainConfig.model_fields.items()
+        if not field.is_required() and key not in _LEFT_OUT
+    }
+    base = {**json.loads(json.dumps(added)), **document["base"]}
+    return {**document, "base": base}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from harness.config.sweep import Axis, ChoiceAxis, FloatAxis, SweepConfig
 from harness.errors import ConfigError
 from harness.sweep.records import Trial, TrialState, params_key
 from harness.sweep.samplers import build_pruner, build_sampler
-from harness.sweep.space import Params, Space, differences, is_active
+from harness.sweep.space import Params, Space, completed, differences, is_active
 
 ATTR_SWEEP_ID = "harness.sweep_id"
 ATTR_SPACE = "harness.space"
@@ -182,8 +182,8 @@ class SweepStudy:
         stored = self._study.user_attrs.get(ATTR_SPACE)
         if stored is None:
             self._study.set_user_attr(ATTR_SPACE, document)
-        elif stored != document:
-            changes = "\n  ".join(differences(stored, document))
+        elif changed := differences(completed(stored), document):
+            changes = "\n  ".join(changed)
             raise ConfigError(
                 f"the sweep {self.config.name!r} was begun with another space or base:\n  "
                 f"{changes}",

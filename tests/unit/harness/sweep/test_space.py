@@ -4,7 +4,7 @@ from fakes.sweep_world import BASE, make_config
 from harness.config.sweep import SweepConfig
 from harness.config.train import TrainConfig
 from harness.errors import ConfigError
-from harness.sweep.space import Space, describe_axis, differences, spell
+from harness.sweep.space import Space, completed, describe_axis, differences, spell
 
 
 def make_space(axes: dict[str, object], base: TrainConfig = BASE, **changes: object) -> Space:
@@ -119,3 +119,11 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, object], messa
 def test_the_configuration_survives_its_yaml(tmp_path: object) -> None:
     config = make_config(baselines=[{"lr": 2e-3}], limits={"max_parameters": 5})
     assert SweepConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_a_sweep_of_an_earlier_version_differs_only_in_what_has_no_default() -> None:
+    now = make_space({"lr": {"type": "float", "low": 1e-4, "high": 1e-2}}).document()
+    before = {**now, "base": {k: v for k, v in now["base"].items() if k not in {"nproc", "noise"}}}
+    assert differences(completed(before), now) == ()
+    other = {**now, "base": {**now["base"], "nproc": 2}}
+    assert differences(completed(before), other) == ("nproc: 1 -> 2",)
