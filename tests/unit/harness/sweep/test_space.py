@@ -126,4 +126,4 @@ def test_a_sweep_of_an_earlier_version_differs_only_in_what_has_no_default() -> 
     before = {**now, "base": {k: v for k, v in now["base"].items() if k not in {"nproc", "noise"}}}
     assert differences(completed(before), now) == ()
     other = {**now, "base": {**now["base"], "nproc": 2}}
-    assert differences(completed(before), other) == ("nproc: 1 -> 2",)
+    assert differences(completed(before), other) == ("base.nproc: 1 -> 2",)
