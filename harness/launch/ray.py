@@ -6,6 +6,7 @@ Ray itself is imported there alone.
 import contextlib
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.drafter.provenance import code_digest
+import harness
+from harness.drafter.provenance import CODE_DIRS, code_digest
 from harness.errors import PrerequisiteError
 from harness.launch.hosts import Wanted
 from harness.launch.ports import Task
@@ -44,7 +46,7 @@ _STOP_WAIT_S = 75.0
 _LISTEN_S = 0.1
 _LOG_TAIL = 600
 _BAD_TOKEN = "InvalidAuthToken"  # noqa: S105 - what Ray calls it
-_MARKERS = "launch"
+_LAUNCHES, _CODE, _MARKER = "launch", "code", "marker"
 _KILLED = -9
 
 
@@ -96,13 +98,14 @@ class RayLauncher:
         patience_s: float = _PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        folder = settings.mlruns_dir / _MARKERS
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=folder)
-        os.close(descriptor)
+        self._folder = _make_shipment(settings.mlruns_dir / _LAUNCHES)
         host = current_owner().host if settings.tracking_uri.startswith("sqlite:") else None
         self._wanted = Wanted(
-            address=address, code=code or code_digest(), marker=Path(name), only_host=host
+            address=address,
+            code_dir=self._folder / _CODE,
+            code=code or code_digest(self._folder / _CODE),
+            marker=self._folder / _MARKER,
+            only_host=host,
         )
         self._patience_s, self._clock = min(patience_s, _FIRST_PATIENCE_S), clock
         self._later_patience_s = patience_s
@@ -182,7 +185,7 @@ class RayLauncher:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._wanted.marker.unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._log.close()
 
     def _start(self) -> None:
@@ -275,6 +278,18 @@ class RayLauncher:
             "start it (ray start --head, on the other hosts ray start --address=...) with the "
             "token of ~/.ray/auth_token on every host; the same command goes on",
         )
+
+
+def _make_shipment(parent: Path) -> Path:
+    """A folder with a copy of the code: a driver that is begun again ships the same once more."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    own = Path(harness.__file__).parents[1]
+    for name in CODE_DIRS:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(own / name, folder / _CODE / name, ignore=ignored)
+    (folder / _MARKER).touch()
+    return folder
 
 
 def _close_pipes(process: subprocess.Popen[bytes]) -> None:

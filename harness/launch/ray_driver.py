@@ -11,7 +11,6 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -23,8 +22,6 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-import eval as measuring
-import harness
 from harness.errors import PrerequisiteError
 from harness.launch.hosts import HostFacts, Hosts, Wanted
 from harness.launch.ports import Task
@@ -196,15 +193,13 @@ def main() -> int:
     say = _speaker()
     lines = _lines()
     wanted = Wanted.model_validate_json(next(line for line in lines if line))
-    packages = [str(Path(str(module.__file__)).parent) for module in (harness, measuring)]
     try:
         ray.init(
             address=wanted.address,
             log_to_driver=False,
             logging_level="warning",
             runtime_env={
-                "py_modules": packages,
-                "excludes": ["__pycache__", "*.pyc"],
+                "working_dir": str(wanted.code_dir),
                 "env_vars": _LEAVE_CHILDREN,
             },
         )

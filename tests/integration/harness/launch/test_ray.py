@@ -32,7 +32,7 @@ import os, sys, time
 import harness
 from harness.drafter.provenance import code_digest
 print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HF_TOKEN"], os.environ["{TASK_ID}"])
-is_shipped = "py_modules" in harness.__file__
+is_shipped = "working_dir_files" in harness.__file__
 print(os.getcwd(), code_digest(), is_shipped, "RAY_AUTH_TOKEN" in os.environ)
 print("to the log", file=sys.stderr)
 time.sleep(1)

@@ -13,9 +13,10 @@ from harness.tracking import names
 from harness.tracking.store import open_store
 
 from .conftest import Sweep
-from .test_sweep import SLOW, finish, require_accounted, wait_for
+from .test_sweep import finish, require_accounted, wait_for
 
 pytestmark = pytest.mark.timeout(580)
+SLOW = {"epochs": 8, "total_seq_len": 32}
 
 
 def test_a_killed_host_and_a_restarted_head_lose_no_trial_and_are_no_fault_of_one(
@@ -35,16 +36,17 @@ def test_a_killed_host_and_a_restarted_head_lose_no_trial_and_are_no_fault_of_on
     assert owner is not None
     cluster.kill_host(cluster.host_of(owner.pid))
     wait_for(is_under_way(1), process, "an epoch of the second trial")
+    cluster.kill_head()
     cluster.stop()
     time.sleep(2.0)
     cluster.start()
     finish(process)
     trials = require_accounted(settings, "clustered", 2)
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 2
-    assert [trial.num_attempts for trial in trials] == [2, 2]
     store = open_store(settings)
     for trial in trials:
-        assert (trial.retry["count"], trial.retry["num_losses"]) == (0, 1)
+        assert trial.retry["count"] == 0
+        assert trial.retry["num_losses"] == trial.num_attempts - 1 >= 1
         assert trial.retry["reason"] == "host lost"
         run = store.get_run(trial.facts["run_id"])
         assert run.tags[names.TAG_ATTEMPT] == "2", "it went on from its checkpoint"

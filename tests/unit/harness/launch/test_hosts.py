@@ -6,7 +6,13 @@ import pytest
 from harness.errors import PrerequisiteError
 from harness.launch.hosts import HostFacts, Hosts, Wanted
 
-WANTED = Wanted(address="a:1", code="c" * 64, marker=Path("/project/m"), only_host=None)
+WANTED = Wanted(
+    address="a:1",
+    code_dir=Path("/project/code"),
+    code="c" * 64,
+    marker=Path("/project/m"),
+    only_host=None,
+)
 FIT = HostFacts("one", "c" * 64, {"torch": "2.13", "vllm": "0.32"}, sees_folder=True)
 
 
