@@ -88,9 +88,16 @@ class CellStore:
         return self._folder / f"{digest[:20]}.json"
 
 
+_SILENT = {"data_parallel_size": 1, "enable_expert_parallel": False, "speculative_config": {}}
+"""Keys of the server that came later: measurements from before them had these values."""
+
+
 def fingerprint_of(spec: BenchSpec) -> str:
     """Digest of all that decides what a cell holds; what only decides its analysis is left out."""
     document = spec.model_dump(mode="json", exclude=_ANALYSIS_ONLY)
+    for key, silent in _SILENT.items():
+        if document["server"][key] == silent:
+            del document["server"][key]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
