@@ -17,6 +17,7 @@ from eval.spec import ServerSpec
 from harness.config.regenerate import RegenerateConfig
 from harness.corpus import regeneration
 from harness.corpus.conversations import load_conversations
+from harness.corpus.endpoint import Endpoint
 from harness.corpus.regeneration import Regenerated, regenerate
 from harness.drafter.verifier import Verifier
 from harness.errors import CheckError, ConfigError, PrerequisiteError, WorkError
@@ -292,7 +293,7 @@ def test_a_key_that_is_refused_on_the_way_blames_no_prompt(
 ) -> None:
     config = CONFIG.model_copy(update={"endpoint": endpoint})
     monkeypatch.setenv("HARNESS_API_KEY", "another-key")
-    monkeypatch.setattr(regeneration.Endpoint, "_fetch_models", lambda _: ["smol"])
+    monkeypatch.setattr(Endpoint, "_fetch_models", lambda _: ["smol"])
     with pytest.raises(WorkError, match=r"refuses every prompt: .*HTTP 401") as found:
         run(config=config)
     assert "another-key" not in found.value.message

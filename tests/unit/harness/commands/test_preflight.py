@@ -13,7 +13,6 @@ from harness.corpus.manifest import Plan, finish_stage
 from harness.corpus.storage import space_for
 from harness.digests import digest_files
 from harness.drafter.verifier import Verifier
-from harness.tracking import preflight
 
 COUNTS = {"rows": 1000, "tokens": 500_000, "loss_tokens": 1, "conversations": 1000}
 
@@ -64,7 +63,7 @@ def test_a_regeneration_is_held_against_the_engine_that_it_starts(
     verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(before, "detect_device", lambda: "cpu")
-    monkeypatch.setattr(preflight.psutil, "virtual_memory", lambda: Memory(available=10**6))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Memory(available=10**6))
     checks = check_regenerate(verifier, tmp_path, RegenerateConfig(max_model_len=64))
     assert [check.name for check in checks if check.state == "failed"] == ["memory for it"]
     elsewhere = RegenerateConfig(endpoint="http://127.0.0.1:1")

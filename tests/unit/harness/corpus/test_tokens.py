@@ -43,8 +43,8 @@ def test_loss_is_on_the_answer_alone() -> None:
 
 
 def test_no_row_is_longer_than_the_context() -> None:
-    long = conversation((tuple(range(90)), tuple(range(60))))
-    built = build_all([long], VERIFIER, PrepareConfig(seq_length=2048), 1, lambda *_: None)
+    long: list[Conversation | Unusable] = [conversation((tuple(range(90)), tuple(range(60))))]
+    built = build_all(long, VERIFIER, PrepareConfig(seq_length=2048), 1, lambda *_: None)
     assert len(built.rows[0].input_ids) == VERIFIER.max_position_embeddings == 128
     assert (built.counts["cut_rows"], built.counts["loss_tokens"]) == (1, 38)
 
