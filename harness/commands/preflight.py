@@ -13,6 +13,7 @@ from harness.config.train import TrainConfig
 from harness.corpus.backends import arithmetic_dtype, estimate_memory
 from harness.corpus.extractplan import ExtractConfig, num_stored_rows
 from harness.corpus.manifest import load_manifest
+from harness.corpus.rowfiles import read_longest
 from harness.corpus.storage import estimate_bytes, space_for
 from harness.drafter.verifier import Verifier
 from harness.errors import ConfigError, HarnessError
@@ -92,6 +93,11 @@ def check_extract(
     tokens_dir: Path, verifier: Verifier, out_dir: Path, config: ExtractConfig
 ) -> list[Check]:
     """Memory, states on disk, the dtype, the GPUs, the packages, the clock."""
+    try:
+        source = load_manifest(tokens_dir, "prepare")
+    except HarnessError as error:
+        text = error.message.splitlines()[0]
+        return [Check(name="rows", state="failed", found=text, fix=error.hint)]
     device: Literal["cpu", "cuda"] = "cuda" if visible_gpus() else "cpu"
     dtype = arithmetic_dtype(config.dtype, device)
     checks = [*preflight.check_gpus()]
@@ -99,14 +105,10 @@ def check_extract(
         # vLLM's connector takes seconds, which the other backend need not wait for.
         from harness.corpus.servedstates import build_server_spec  # noqa: PLC0415
 
-        checks.append(_check_engine(build_server_spec(verifier, config, out_dir)))
+        fitting = config.model_copy(update={"max_model_len": read_longest(tokens_dir) + 1})
+        checks.append(_check_engine(build_server_spec(verifier, fitting, out_dir)))
     elif not config.device_map:
         checks.append(preflight.check_memory(estimate_memory(verifier, config, device), device))
-    try:
-        source = load_manifest(tokens_dir, "prepare")
-    except HarnessError as error:
-        text = error.message.splitlines()[0]
-        return [*checks, Check(name="rows", state="failed", found=text, fix=error.hint)]
     num_states = len(config.aux_layer_ids or verifier.default_aux_layer_ids) + 1
     mean_length = source.counts["tokens"] // source.counts["rows"]
     lengths = [mean_length] * num_stored_rows(source, config)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import ipc
 
 from harness.corpus.statistics import RowFacts, Statistics, compute_statistics
@@ -53,6 +54,12 @@ def read_batches(folder: Path) -> Iterator[pa.RecordBatch]:
 def read_token_ids(folder: Path) -> list[list[int]]:
     """Token ids of every row of a prepared folder, in the order of the data set."""
     return [ids for batch in read_batches(folder) for ids in batch.column("input_ids").to_pylist()]
+
+
+def read_longest(folder: Path) -> int:
+    """Tokens of the longest row of a prepared folder."""
+    lengths = [pc.max(batch.column("seq_len")).as_py() for batch in read_batches(folder)]
+    return max(int(length) for length in lengths if length is not None)
 
 
 def read_categories(batch: pa.RecordBatch, missing: str) -> list[str]:
