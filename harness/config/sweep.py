@@ -107,12 +107,13 @@ class Halving(Frozen):
 
     type: Literal["successive_halving"]
     min_resource: Annotated[int, Field(ge=1)]
-    """Epochs at the first rung; the next ones are `reduction_factor` times as far apart."""
+    """Checkpoints at the first rung; the next are `reduction_factor` times as far apart. An epoch
+    is one, with `checkpoint_freq: 0.5` it is two."""
     reduction_factor: Annotated[int, Field(ge=2)]
 
 
 class Wilcoxon(Frozen):
-    """Signed-rank test against the best trial, paired by epoch and prompt of the validation."""
+    """Signed-rank test against the best trial, paired by checkpoint and prompt of validation."""
 
     type: Literal["wilcoxon"]
     p_threshold: Annotated[float, Field(gt=0, lt=1)] = 0.1

@@ -172,7 +172,9 @@ class TrainConfig(Frozen):
     # What is kept.
     log_every_steps: Count = Field(default=1, description="Steps per metric point.")
     checkpoint_freq: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="Epochs per checkpoint; below 1 also within an epoch, for resume."
+        default=1.0,
+        description="Epochs per checkpoint; below 1 also within an epoch, for resume: replayed, "
+        "and replaced at its end.",
     )
     keep_best: Count = Field(
         default=2,

@@ -237,7 +237,7 @@ def read_plan(folder: Path) -> Plan | None:
 
 def spell_differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     """A line for each key that differs; none, and empty, where all are equal."""
-    was, now = flatten(there), flatten(asked)
+    was, now = flatten(dict(there)), flatten(dict(asked))
     lines = [
         f"  {key}: there {was.get(key)}, asked {now.get(key)}"
         for key in sorted(was.keys() | now.keys())

@@ -32,6 +32,8 @@ from harness.sweep.verdicts import count_failures, has_next
 _POLL_S = 0.2
 _LOOK_S = 1.0
 """Between looks of the ledger and the screen at trials of which nothing was heard."""
+_LOST_PATIENCE_S = 45.0
+"""For a host that is cut off, not dead: it stops a trial that nobody looks at after 20 s."""
 _NO_ROOM_S = 10.0
 """Between looks for room for the next trial, while others run that may give some back."""
 
@@ -233,6 +235,7 @@ class Coordinator:
         self._ports.end_leftover(folder, STOP_PATIENCE_S)
         run_id = self._study.trial(running.number).facts.get("run_id")
         if run_id is not None:
+            self._ledger.see_off(run_id, _LOST_PATIENCE_S, self._ports.sleep)
             self._ledger.close_lost(run_id)
 
     def _obey_interrupts(self) -> None:

@@ -78,12 +78,12 @@ class Endings:
         value = value_of_epoch(self._config, epoch, cost)
         if value is not None and len(reports) > 1:
             self._study.report(number, FINAL_STEP, value)
-        self._study.note(number, pruned_at_epoch=epoch.epoch + 1, stage="pruned")
+        self._study.note(number, pruned_at_epoch=epoch.num_epochs, stage="pruned")
         return True
 
     def note_epoch(self, number: int, epoch: Epoch) -> None:
         """Notes the newest figures of a trial under way."""
-        facts: dict[str, Any] = {"epoch": epoch.epoch + 1, "model_id": epoch.model_id}
+        facts: dict[str, Any] = {"epoch": epoch.num_epochs, "model_id": epoch.model_id}
         facts |= {
             "acceptance_length": epoch.acceptance_length,
             "val_loss": epoch.val_loss,
@@ -190,7 +190,7 @@ class Endings:
     def _is_last(self, number: int, epoch: Epoch) -> bool:
         train = self._study.space.resolve(self._study.trial(number).params).train
         is_out_of_steps = train.max_steps is not None and epoch.step >= train.max_steps
-        return is_out_of_steps or epoch.epoch + 1 >= train.epochs
+        return is_out_of_steps or epoch.num_epochs >= train.epochs
 
     def _copy(self, trial: Trial, twin: Trial) -> None:
         facts = {key: twin.facts[key] for key in _COPIED if key in twin.facts}

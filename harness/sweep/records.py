@@ -56,7 +56,6 @@ class RunOpened(Frozen):
 class _OfCheckpoint(Frozen):
     """What was found of a checkpoint."""
 
-    model_id: str
     architecture: str | None = None
     """Equal for drafters that one engine can serve in turn."""
     val_loss: float | None = None
@@ -68,16 +67,34 @@ class Epoch(_OfCheckpoint):
     """A checkpoint of a training under way."""
 
     event: Literal["epoch"] = "epoch"
+    model_id: str | None
+    """None of a part of an epoch."""
     epoch: int
+    """Counted from 0."""
+    part: float = 1.0
+    """Share of it that was trained."""
     step: int
+    resource: int | None = None
+    """Checkpoints of the trial so far, this one included; None: one an epoch."""
     by_prompt: dict[str, float] = Field(default_factory=dict)
     """The acceptance length of each prompt that drafted."""
+
+    @property
+    def num_epochs(self) -> float:
+        """Epochs that were trained."""
+        return self.epoch + 1 if self.part == 1 else round(self.epoch + self.part, 2)
+
+    @property
+    def rung(self) -> int:
+        """What a pruner counts in."""
+        return self.resource if self.resource is not None else self.epoch + 1
 
 
 class Trained(_OfCheckpoint):
     """The training is finished; figures are of its best checkpoint."""
 
     event: Literal["trained"] = "trained"
+    model_id: str
     run_id: str
     path: Path
     epoch: int | None

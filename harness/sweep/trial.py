@@ -68,16 +68,26 @@ def _commission(spec: TrialSpec, reporter: Reporter) -> Commission:
             names.TAG_TRIAL: spec.number,
         },
         on_run=lambda run_id: reporter.tell(RunOpened(run_id=run_id)),
-        on_checkpoint=lambda recorded: reporter.tell(_as_epoch(recorded)),
+        on_checkpoint=lambda recorded: reporter.tell(
+            as_epoch(recorded, spec.train.checkpoint_freq)
+        ),
     )
 
 
-def _as_epoch(recorded: Recorded) -> Epoch:
+def as_epoch(recorded: Recorded, checkpoint_freq: float) -> Epoch:
+    """What the sweep is told of a checkpoint.
+
+    Args:
+        recorded: The checkpoint.
+        checkpoint_freq: Epochs per checkpoint.
+    """
     saved, replayed = recorded.saved, recorded.replayed
     domain = replayed.in_domain if replayed else None
     return Epoch(
         epoch=saved.epoch,
+        part=saved.part,
         step=saved.step,
+        resource=round((saved.epoch + saved.part) / min(checkpoint_freq, 1.0)),
         model_id=recorded.model_id,
         architecture=architecture_of(saved.path),
         val_loss=saved.metrics.get("loss"),

@@ -13,7 +13,7 @@ SURVIVORS, FINAL = "survivors", "final"
 """Measurements in vLLM: of the best trials, and of the best of these to the asked precision."""
 FINAL_STEP = 1_000_000_000
 """The report that stands as a pruned trial's value where reports are of single prompts."""
-_STEPS_PER_EPOCH = 100_000
+_STEPS_PER_RUNG = 100_000
 MOST_LOSSES = 10
 """Hosts that a trial may lose, which is not its fault; more, and it may be what takes them down."""
 _RETRIED = {Reason.KILLED, Reason.STORE, Reason.SERVER}
@@ -53,18 +53,18 @@ def constraints_of(limits: Limits, trial: Trial) -> dict[str, float]:
 
 
 def reports_of(config: SweepConfig, epoch: Epoch, cost: float | None) -> dict[int, float]:
-    """What the pruner hears after an epoch: step to value; empty while the cost is unknown."""
+    """What the pruner hears of a checkpoint: step to value; empty while the cost is unknown."""
     metric = config.objectives[0].metric
     if isinstance(config.pruner, Wilcoxon):
         found = {
-            (epoch.epoch + 1) * _STEPS_PER_EPOCH + index: figure_of(
+            epoch.rung * _STEPS_PER_RUNG + index: figure_of(
                 metric, {"acceptance_length": epoch.by_prompt[name]}, cost
             )
             for index, name in enumerate(sorted(epoch.by_prompt))
         }
     else:
         figures = {"acceptance_length": epoch.acceptance_length, "val_loss": epoch.val_loss}
-        found = {epoch.epoch + 1: figure_of(metric, figures, cost)}
+        found = {epoch.rung: figure_of(metric, figures, cost)}
     return {step: value for step, value in found.items() if value is not None}
 
 

@@ -114,6 +114,17 @@ def adopt_interrupted(save_dir: Path, name: str, *, epoch: int, local_step: int,
     return True
 
 
+def copy_part(folder: Path, step: int) -> Path:
+    """Copies what a replay needs of a checkpoint that the end of its epoch will replace.
+
+    What is left of such copies goes with the next start (`discard_unusable`).
+    """
+    target = folder.with_name(f"part-{step}")
+    ignored = shutil.ignore_patterns(*RESUME_NAMES, STATE_NAME)
+    shutil.copytree(folder, target, ignore=ignored, dirs_exist_ok=True)
+    return target
+
+
 def finish_checkpoint(folder: Path) -> None:
     """Takes out of a saved checkpoint what would make a reader import code beside the weights."""
     path = folder / CONFIG_NAME

@@ -98,14 +98,21 @@ class Validation(Frozen):
 
 
 class Saved(Frozen):
-    """A checkpoint of a whole epoch lies on disk."""
+    """A checkpoint lies on disk: of a whole epoch, or of a part, which is to be removed."""
 
     event: Literal["saved"] = "saved"
     epoch: int
     step: int
     path: Path
     metrics: dict[str, float]
-    """The validation figures of this checkpoint."""
+    """The validation figures of this checkpoint; none of a part."""
+    part: float = 1.0
+    """Share of the epoch's steps that were done."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the epoch goes on: such a checkpoint is replayed, but not recorded."""
+        return self.part < 1
 
 
 class Reloaded(Frozen):

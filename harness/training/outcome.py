@@ -9,8 +9,10 @@ from harness.training.messages import Ended
 from harness.training.process import signal_name
 
 _LOG_TAIL_BYTES = 8192
-_RANK_KILLED = re.compile(r"^traceback : Signal \d+ \((SIG\w+)\) received by PID \d+$")
-"""What torchrun says of a process that a signal ended."""
+_GANG_TABLE = "Failures:"
+"""How the table begins that torchrun ends with when a process of the gang failed."""
+_RANK_KILLED = re.compile(r"Signal \d+ \((?!SIGTERM)(SIG\w+)\) received by PID \d+")
+"""What it says there of one that a signal ended; SIGTERM is its own, for those that are left."""
 
 
 class Outcome(NamedTuple):
@@ -38,13 +40,14 @@ def judge(returncode: int, ended: Ended | None, num_interrupts: int, log_path: P
         return Outcome(RunStatus.FAILED, f"diverged: {ended.detail}")
     if ended and ended.outcome == "refused":
         return Outcome(RunStatus.FAILED, f"refused: {ended.detail}")
-    said = last_line(log_path)
-    of_gang = _RANK_KILLED.search(said)
+    tail = _read_tail(log_path)
+    _, table, failures = tail.rpartition(_GANG_TABLE)
+    of_gang = _RANK_KILLED.search(failures) if table else None
     if returncode < 0 or of_gang:
         name = of_gang[1] if of_gang else signal_name(returncode)
         why = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
         return Outcome(RunStatus.FAILED, f"the worker was killed by {name}{why}")
-    return Outcome(RunStatus.FAILED, f"the worker exited with {returncode}: {said}")
+    return Outcome(RunStatus.FAILED, f"the worker exited with {returncode}: {last_line(log_path)}")
 
 
 def last_line(log_path: Path) -> str:
@@ -52,8 +55,11 @@ def last_line(log_path: Path) -> str:
 
     torchrun ends with a table of the process that failed first, its exception last, and a rule.
     """
-    if not log_path.is_file():
-        return "it printed nothing"
-    tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-    lines = [line.strip() for line in tail.splitlines() if line.strip(" =-\t")]
+    lines = [line.strip() for line in _read_tail(log_path).splitlines() if line.strip(" =-\t")]
     return lines[-1] if lines else "it printed nothing"
+
+
+def _read_tail(log_path: Path) -> str:
+    if not log_path.is_file():
+        return ""
+    return log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")

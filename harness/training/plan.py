@@ -77,7 +77,8 @@ class TrainPlan(Frozen):
     @property
     def needed_bytes(self) -> int:
         """Disk that the checkpoints take at most."""
-        kept = self.config.keep_best + _SPARE_FOLDERS
+        num_parts = 1 if self.config.checkpoint_freq < 1 else 0
+        kept = self.config.keep_best + _SPARE_FOLDERS + num_parts
         uploads = self.shape.checkpoint_bytes
         is_uploading = uploads < self.config.upload_below_bytes
         return (

@@ -1,5 +1,6 @@
 """What the child says, written to the store: curves in batches, checkpoints as they come."""
 
+import shutil
 import time
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -51,9 +52,10 @@ _UNKNOWN_DTYPE = "bfloat16"
 
 
 class Recorded(NamedTuple):
-    """A checkpoint that is in the store now, its files still there."""
+    """A checkpoint whose files are still there."""
 
-    model_id: str
+    model_id: str | None
+    """In the store; None of a part of an epoch, which is not recorded."""
     saved: Saved
     replayed: "CheckpointReplay | None"
 
@@ -125,7 +127,7 @@ class Recorder:
             next(slices)
         except StopIteration as done:
             self._pending = None
-            self._register(saved, done.value)
+            self._take_replay(saved, done.value)
         return self._pending is not None
 
     def finish(self) -> None:
@@ -190,14 +192,25 @@ class Recorder:
     def _take_checkpoint(self, message: Saved) -> None:
         """One replay at a time: a child that is faster waits when its pipe is full."""
         require_sound(message.path, self._plan.verifier)
-        self.last_saved_loss = message.metrics.get("loss")
+        if not message.is_part:
+            self.last_saved_loss = message.metrics.get("loss")
         drop_resume_state(message.path.parent, keep_last=True)
         self.finish()
         if self._replay is None:
-            self._register(message, None)
+            self._take_replay(message, None)
         else:
             dtype = self.started.dtype if self.started else _UNKNOWN_DTYPE
             self._pending = message, self._replay(message, dtype)
+
+    def _take_replay(self, saved: Saved, replayed: "CheckpointReplay | None") -> None:
+        if not saved.is_part:
+            self._register(saved, replayed)
+            return
+        if replayed:
+            self._add(validation_figures(replayed) | prompt_figures(replayed), saved.step)
+        if self._on_checkpoint:
+            self._on_checkpoint(Recorded(None, saved, replayed))
+        shutil.rmtree(saved.path)
 
     def _register(self, saved: Saved, replayed: "CheckpointReplay | None") -> None:
         figures = validation_figures(replayed) if replayed else {}

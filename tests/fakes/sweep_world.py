@@ -62,7 +62,7 @@ def trains(spec: TrialSpec, *, num_epochs: int = 3, architecture: str = "a") -> 
     ]
     done = Trained(
         run_id="",
-        model_id=epochs[-1].model_id,
+        model_id=f"m-{spec.number}-{num_epochs - 1}",
         path=Path(f"/drafters/{spec.number}"),
         architecture=architecture,
         epoch=num_epochs - 1,
@@ -72,6 +72,18 @@ def trains(spec: TrialSpec, *, num_epochs: int = 3, architecture: str = "a") -> 
         train_s=10.0 * spec.train.ttt_steps,
     )
     return [*epochs, done]
+
+
+def trains_in_halves(spec: TrialSpec) -> list[Event]:
+    """The words of a training that is replayed in the middle of each epoch, too."""
+    found: list[Event] = []
+    for event in trains(spec):
+        if isinstance(event, Epoch):
+            half = {"part": 0.5, "model_id": None, "resource": 2 * event.epoch + 1}
+            found.append(event.model_copy(update=half))
+            event = event.model_copy(update={"resource": 2 * event.epoch + 2})  # noqa: PLW2901
+        found.append(event)
+    return found
 
 
 class FakeWorker:

@@ -49,6 +49,7 @@ def build_trainer(job: TrainJob, reporter: Reporter, gang: Gang) -> WatchedTrain
         (train_loader, val_loader),
         reporter,
         gang,
+        is_telling_parts=job.config.replay_tokens > 0,
     )
     reporter.total_steps = total_steps
     reporter.say(

@@ -9,7 +9,7 @@ from speculators.train.trainer import Trainer, TrainerConfig
 from torch.utils.data import DataLoader
 
 from harness.digests import write_atomic
-from harness.training.folders import FIGURES_NAME, finish_checkpoint
+from harness.training.folders import FIGURES_NAME, copy_part, finish_checkpoint
 from harness.training.messages import Saved, Validation
 from harness.training.worker.gang import Gang
 from harness.training.worker.reporter import Reporter, finite_metrics
@@ -25,8 +25,12 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         loaders: tuple[DataLoader[Any], DataLoader[Any]],
         reporter: Reporter,
         gang: Gang,
+        *,
+        is_telling_parts: bool,
     ) -> None:
         super().__init__(model, config, *loaders)
+        self.is_telling_parts = is_telling_parts
+        self.epoch_steps = 0
         self.gang = gang
         self.config: TrainerConfig = config
         self.reporter = reporter
@@ -37,6 +41,8 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         """Trains an epoch, remembering where it began for a checkpoint in its middle."""
         self.running_epoch = epoch
         self.epoch_first_step = self.global_step - self._resume_local_step
+        self.train_loader.batch_sampler.set_epoch(epoch)
+        self.epoch_steps = len(self.train_loader)
         if self.gang.size > 1:
             self.gang.note_signals()
             self.reporter.is_gathering = True
@@ -77,6 +83,10 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         folder = self.checkpointer.path / str(epoch)
         if self.gang.is_first and folder.is_dir():
             finish_checkpoint(folder)
+            if isinstance(epoch, int) and local_step and self.is_telling_parts:
+                path, part = copy_part(folder, self.global_step), local_step / self.epoch_steps
+                step = self.global_step
+                self.reporter.say(Saved(epoch=epoch, step=step, path=path, metrics={}, part=part))
 
     def maybe_update_best(self, epoch: int, val_metrics: dict[str, float] | None) -> None:
         """After the trainer's own book-keeping, says that the epoch's checkpoint is whole."""

@@ -14,7 +14,7 @@ import pytest
 from harness.config.load import load_config
 from harness.config.train import TrainConfig
 from harness.settings import Settings
-from harness.sweep.records import Trial, TrialState
+from harness.sweep.records import Epoch, Trial, TrialState, events_path, read_events
 from harness.sweep.session import reopen
 from harness.tracking import names
 from harness.tracking.records import RunStatus, RunSummary
@@ -86,8 +86,15 @@ def require_accounted(settings: Settings, name: str, num_trials: int) -> tuple[T
 def test_a_sweep_from_its_first_trial_to_a_configuration(
     settings: Settings, start: Sweep, tmp_path: Path
 ) -> None:
-    output = finish(start("whole", k=4))
+    output = finish(start("whole", k=4, fixed={"epochs": 2, "checkpoint_freq": 0.5}))
     assert "3 of 3 trials" in output
+    told = read_events(events_path(settings.sweeps_dir / "whole" / "trials" / "0000", 1))
+    epochs = [event for event in told if isinstance(event, Epoch)]
+    assert [(e.rung, e.part == 1, e.model_id is None) for e in epochs] == [
+        (1, False, True), (2, True, False), (3, False, True), (4, True, False),
+    ]  # fmt: skip
+    assert all(e.acceptance_length for e in epochs)
+    assert not list(settings.checkpoints_dir.glob("*/epochs/part-*"))
     trials = require_accounted(settings, "whole", 3)
     assert all(t.values and t.values[0] == t.facts["acceptance_length"] for t in trials)
     assert trials[0].params == {"lr": 3e-3}

@@ -7,7 +7,17 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from fakes.sweep_world import BASE, Crash, FakeWorker, World, fails, make_config, quality, trains
+from fakes.sweep_world import (
+    BASE,
+    Crash,
+    FakeWorker,
+    World,
+    fails,
+    make_config,
+    quality,
+    trains,
+    trains_in_halves,
+)
 from optuna.storages.journal import JournalFileBackend
 
 from harness.drafter.provenance import code_digest
@@ -159,6 +169,24 @@ def test_halving_gives_up_trials_that_are_behind(tmp_path: Path) -> None:
     assert all(t.facts["pruned_at_epoch"] in {1, 2} for t in pruned)
     assert all(max(t.reports.values()) < (best.values or (0,))[0] for t in pruned)
     assert any(w.num_interrupts for w in world.workers)
+
+
+def test_a_trial_that_is_behind_in_the_middle_of_an_epoch_is_given_up_there(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, trains_in_halves, pruner=HALVING, n_trials=10)
+    _, study, _ = world.run()
+    require_accounted(world, study, 10)
+    ends = [t.facts["pruned_at_epoch"] for t in study.trials() if t.state is TrialState.PRUNED]
+    assert 0.5 in ends
+    assert set(ends) <= {0.5, 1, 2}, "rungs of 1, 2 and 4 halves"
+
+
+def test_half_of_the_last_epoch_is_not_the_end(tmp_path: Path) -> None:
+    world = World(tmp_path, trains_in_halves, pruner={**HALVING, "min_resource": 5}, n_trials=8)
+    _, study, _ = world.run()
+    ends = {t.facts["pruned_at_epoch"] for t in study.trials() if t.state is TrialState.PRUNED}
+    assert ends == {2.5}
 
 
 @pytest.mark.parametrize(("max_steps", "resource"), [(None, BASE.epochs), (10, 1)])

@@ -2,12 +2,30 @@ from pathlib import Path
 
 import pytest
 from fakes.memory_store import MemoryStore
+from fakes.tiny_models import write_tiny_drafter
 
 from harness.errors import TrackingError
 from harness.settings import Settings, load_settings
 from harness.sweep import trial
 from harness.tracking.records import Metric
 from harness.tracking.store import Store
+from harness.training.messages import Saved
+from harness.training.recorder import Recorded
+
+
+@pytest.mark.parametrize(
+    ("epoch", "part", "freq", "rung"),
+    [(0, 1.0, 1.0, 1), (2, 1.0, 1.0, 3), (0, 61 / 122, 0.5, 1), (1, 1.0, 0.5, 4),
+     (1, 20 / 61, 1 / 3, 4), (3, 1.0, 2.0, 4)],
+)  # fmt: skip
+def test_a_pruner_counts_checkpoints_where_there_are_several_an_epoch(
+    epoch: int, part: float, freq: float, rung: int, tmp_path: Path
+) -> None:
+    path = write_tiny_drafter(tmp_path / "0")
+    saved = Saved(epoch=epoch, step=5, path=path, metrics={}, part=part)
+    found = trial.as_epoch(Recorded(None, saved, None), freq)
+    assert found.rung == rung
+    assert found.num_epochs == pytest.approx(epoch + part, abs=0.01)
 
 
 class Away:

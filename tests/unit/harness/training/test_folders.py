@@ -5,6 +5,7 @@ import pytest
 
 from harness.training.folders import (
     adopt_interrupted,
+    copy_part,
     discard_unusable,
     drop_resume_state,
     finish_checkpoint,
@@ -36,6 +37,14 @@ def test_links_and_half_written_folders_are_no_epochs(tmp_path: Path) -> None:
         (2, 3, 10),
         (10, 0, 99),
     ]
+
+
+def test_a_copy_of_a_part_is_for_a_replay_and_goes_with_the_next_start(tmp_path: Path) -> None:
+    copy = copy_part(write_epoch(tmp_path, 3, local_step=5), step=5)
+    assert [path.name for path in copy.iterdir()] == ["model.safetensors"]
+    assert [epoch.epoch for epoch in list_epochs(tmp_path)] == [3]
+    discard_unusable(tmp_path)
+    assert not copy.exists()
 
 
 def test_there_are_none_where_nothing_was_saved(tmp_path: Path) -> None:

@@ -59,6 +59,10 @@ def test_every_outcome_has_its_own_exit_code() -> None:
 
 
 TORCHRUN = """
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  traceback : {other}
 ------------------------------------------------------------
 Root Cause (first observed failure):
 [0]:
@@ -71,22 +75,32 @@ Root Cause (first observed failure):
 """
 
 
+KILLED, ENDED = (
+    f"Signal {n} ({name}) received by PID 77" for n, name in ((9, "SIGKILL"), (15, "SIGTERM"))
+)
+LOST_PEER = "RuntimeError: Connection closed by peer"
+
+
 @pytest.mark.parametrize(
-    ("code", "said", "reason"),
+    ("other", "said", "reason"),
     [
-        ("-9", "Signal 9 (SIGKILL) received by PID 77", "the worker was killed by SIGKILL"),
+        (ENDED, KILLED, "the worker was killed by SIGKILL, as Linux"),
+        (KILLED, LOST_PEER, "the worker was killed by SIGKILL"),
         (
-            "1",
+            ENDED,
             "Traceback:\n  File x\nRuntimeError: no room",
             "exited with 1: RuntimeError: no room",
         ),
     ],
 )
-def test_of_a_gang_the_process_that_failed_first_is_told(
-    tmp_path: Path, code: str, said: str, reason: str
+def test_of_a_gang_the_process_that_failed_for_itself_is_told(
+    tmp_path: Path, other: str, said: str, reason: str
 ) -> None:
     log = tmp_path / "worker.log"
-    log.write_text(TORCHRUN.format(code=code, said=said))
+    earlier = TORCHRUN.format(
+        other="<NO_OTHER_FAILURES>", code=1, said="Signal 11 (SIGSEGV) received by PID 3"
+    )
+    log.write_text(earlier + TORCHRUN.format(other=other, code=1, said=said))
     outcome = judge(1, None, 0, log)
     assert outcome.status is RunStatus.FAILED
     assert reason in (outcome.reason or "")

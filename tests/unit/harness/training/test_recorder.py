@@ -168,6 +168,7 @@ def test_a_listener_is_told_each_checkpoint_that_is_in_the_store_before_its_file
     told: list[tuple[int | None, float, bool]] = []
 
     def listen(recorded: Recorded) -> None:
+        assert recorded.model_id
         found = store.get_checkpoint(recorded.model_id)
         assert recorded.replayed
         assert recorded.replayed.in_domain
@@ -184,6 +185,27 @@ def test_a_listener_is_told_each_checkpoint_that_is_in_the_store_before_its_file
         recorder.take(saved(tmp_path, epoch))
     recorder.finish()
     assert told == [(0, 1.5, True), (1, 1.2, True), (2, 1.3, True)]
+
+
+def test_a_part_of_an_epoch_is_replayed_told_and_removed_but_not_recorded(
+    run: Run, store: MemoryStore, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    told: list[tuple[str | None, bool]] = []
+    recorder = Recorder(
+        run, store, make_plan(), lambda *_: None, attempt=1, replay=Replays(1.25),
+        on_checkpoint=lambda recorded: told.append(
+            (recorded.model_id, recorded.saved.path.is_dir())
+        ),
+    )  # fmt: skip
+    part = saved(tmp_path, 0).model_copy(update={"part": 0.5, "metrics": {}})
+    recorder.take(part)
+    recorder.finish()
+    recorder.flush()
+    assert told == [(None, True)]
+    assert not part.path.exists()
+    assert store.checkpoints(run.run_id) == ()
+    assert store.get_run(run.run_id).metrics[names.METRIC_VAL_ACCEPTANCE_LENGTH] == 1.25
+    assert recorder.last_saved_loss is None
 
 
 def test_the_next_checkpoint_waits_for_the_replay_of_the_last(
