@@ -15,7 +15,8 @@ DEPTHS = (60, 120, 30)
 VARIANTS = {"weaker": ("layers.0.self_attn.o_proj.weight", 0.5),
             "weakest": ("layers.0.mlp.down_proj.weight", 0.25)}  # fmt: skip
 """Drafters of one architecture and another acceptance: a tensor of the given one, scaled."""
-FULL_GRAPHS = '["--gpu-memory-utilization","0.4","-cc.cudagraph_mode=FULL"]'
+GROUPS = '["--gpu-memory-utilization","0.4"]'
+"""vLLM as it is, with its cache groups."""
 _EIGHTY = ("--set", "num_prompts=80", "--set", "max_tokens=128", "--set", "block_size=80")
 
 
@@ -59,8 +60,8 @@ def _depths(flags: argparse.Namespace, *argv: str) -> list[Step]:
         steps.append(_bench(f"depth-{depth}", folder, *argv, "--profile"))
     deepest_wanted = str(flags.work / f"padded-{DEPTHS[0]}")
     steps.append(_bench("tune", deepest_wanted, *argv, "--tune"))
-    full = ("--set", f"server.extra_args={FULL_GRAPHS}")
-    steps.append(_bench("depth-60-full", deepest_wanted, *argv, *full, "--profile"))
+    groups = ("--set", f"server.extra_args={GROUPS}")
+    steps.append(_bench("depth-60-groups", deepest_wanted, *argv, *groups, "--profile"))
     return steps
 
 
