@@ -42,6 +42,7 @@ from harness.launch.ray_words import (
 )
 
 _POLL_S = 0.05
+_CHECK_S = 5.0
 _IDLE_S = 2.0
 """For which a share of a host is kept for the next task: an actor takes a second to start."""
 _LEAVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
@@ -75,6 +76,7 @@ class Driver:
         self._running: dict[str, Running] = {}
         self._idle: list[tuple[float, Lease]] = []
         self._hosts = Hosts(wanted)
+        self._next_check = 0.0
 
     @property
     def is_busy(self) -> bool:
@@ -108,6 +110,9 @@ class Driver:
             PrerequisiteError: A host is not what it must be.
         """
         now = time.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_S
+            ray.nodes()  # ends this process where another head has taken the place of ours
         for running in list(self._running.values()):
             if running.pending is None and now >= running.next_look:
                 offsets = running.log_offset, running.result_offset

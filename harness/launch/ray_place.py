@@ -4,6 +4,8 @@ Ray ships the code to it; the digest is taken here once more, of what Python rea
 """
 
 import socket
+import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +13,10 @@ from harness.drafter.provenance import code_digest, package_versions
 from harness.launch.hosts import HostFacts
 from harness.launch.ports import Task
 from harness.launch.process import TaskProcess
+
+SILENCE_S = 20.0
+"""After which a task is stopped that is looked at twenty times a second."""
+_WATCH_S = 1.0
 
 
 class Seen(NamedTuple):
@@ -26,6 +32,8 @@ class Place:
 
     def __init__(self) -> None:
         self._process: TaskProcess | None = None
+        self._looked_at = time.monotonic()
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def describe(self, marker: Path) -> HostFacts:
         """What this host is.
@@ -39,6 +47,7 @@ class Place:
     def start(self, task: Task) -> None:
         """Starts a task; the one before it is over."""
         self.end()
+        self._looked_at = time.monotonic()
         self._process = TaskProcess(task)
 
     def look(self, log_offset: int, result_offset: int) -> Seen:
@@ -48,6 +57,7 @@ class Place:
         """
         if self._process is None:
             raise RuntimeError("no task was started")
+        self._looked_at = time.monotonic()
         code = self._process.poll()  # before the output is read: it is then all there
         log, result = self._process.read_log(log_offset), self._process.read_result(result_offset)
         return Seen(None if log or result else code, log, result)
@@ -63,3 +73,11 @@ class Place:
             self._process.kill()
             self._process.close()
             self._process = None
+
+    def _watch(self) -> None:
+        """Stops a task that nobody looks at: whoever launched it cannot reach us, or is gone."""
+        while True:
+            time.sleep(_WATCH_S)
+            process = self._process
+            if process is not None and time.monotonic() - self._looked_at > SILENCE_S:
+                process.interrupt()

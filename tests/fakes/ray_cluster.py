@@ -1,6 +1,5 @@
 """A Ray cluster on this machine: a head that runs nothing, and hosts of which one can be killed."""
 
-import contextlib
 import secrets
 import socket
 from typing import Any
@@ -38,6 +37,7 @@ class RayCluster:
             patch.setenv(name, value)
         self._port = free_port()
         self._cluster: Any = None
+        self._earlier: list[Any] = []
         self.hosts: list[Any] = []
         self.start()
 
@@ -49,6 +49,8 @@ class RayCluster:
         """Starts all of it, at the address that it had before."""
         from ray.cluster_utils import Cluster
 
+        if self._cluster is not None:
+            self._earlier.append(self._cluster)
         common = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
         self._cluster = Cluster(
             initialize_head=True,
@@ -84,11 +86,15 @@ class RayCluster:
         self._cluster.remove_node(host, allow_graceful=False)
 
     def kill_head(self) -> None:
+        """Its hosts do not know yet, and what runs on them goes on."""
         self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
 
     def stop(self) -> None:
-        with contextlib.suppress(Exception):  # what was killed before cannot be ended
-            self._cluster.shutdown()
+        for cluster in (*self._earlier, self._cluster):
+            for host in list(cluster.worker_nodes):
+                cluster.remove_node(host, allow_graceful=False)
+        if self._cluster.head_node is not None:
+            self.kill_head()
         self.hosts = []
 
 
