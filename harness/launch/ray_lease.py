@@ -71,8 +71,8 @@ def shape_of(num_gpus: int, *, is_alone: bool) -> Shape:
         )
     if is_alone:
         host = max(fitting, key=lambda host: (host.get("GPU", 0), host.get("CPU", 0)))
-        amounts = (int(host.get(name, 0)) for name in ("CPU", "GPU", SLOT))
-        return Shape(*amounts, is_gang=True)
+        cores, gpus, slots = (int(host.get(name, 0)) for name in ("CPU", "GPU", SLOT))
+        return Shape(cores, gpus, slots, is_gang=True)
     if num_gpus:
         cores = min(int(host.get("CPU", 1) * num_gpus / host["GPU"]) for host in fitting)
         return Shape(max(cores, 1), num_gpus, 0, is_gang=num_gpus > 1)
