@@ -130,14 +130,15 @@ def _choose(items: Iterable[Any], choice: Choice, key: Callable[[Any], str]) -> 
 def _prompts(folder: Path) -> Iterator[Sample]:
     for _, row in read_objects(folder / PROMPTS_NAME):
         turns = row.get("turns") or [row["prompt"]]
-        yield _text_sample(row["id"], row["category"], [(turn, False) for turn in turns])
+        asked = [*_told(row.get("system")), *((turn, False) for turn in turns)]
+        yield _text_sample(row["id"], row["category"], asked)
 
 
 def _conversations(folder: Path) -> Iterator[Sample]:
     with (folder / CONVERSATIONS_NAME).open("rb") as stream:
         for line in stream:
             said = Conversation.model_validate_json(line)
-            pieces: list[tuple[str, bool]] = []
+            pieces = _told(said.system)
             for turn in said.turns:
                 thought = [(f"({turn.reasoning})", True)] if turn.reasoning else []
                 cut = " ... (cut off)" if turn.is_truncated else ""
@@ -145,6 +146,10 @@ def _conversations(folder: Path) -> Iterator[Sample]:
             sample = _text_sample(said.id, said.category, pieces)
             num_loss = sum(len(turn.token_ids) for turn in said.turns)
             yield sample.model_copy(update={"num_loss_tokens": num_loss})
+
+
+def _told(system: str | None) -> list[tuple[str, bool]]:
+    return [(f"[{system}]", False)] if system else []
 
 
 def _text_sample(identity: str, category: str, pieces: Iterable[tuple[str, bool]]) -> Sample:

@@ -61,12 +61,13 @@ def turn(answer: str, finish_reason: str) -> Turn:
 
 
 def test_conversations_show_thoughts_and_what_was_cut_off(tmp_path: Path) -> None:
-    said = Conversation(id="c", category="chat", turns=(turn("so", "length"),))
+    said = Conversation(id="c", category="chat", system="Be brief.", turns=(turn("so", "length"),))
     write_atomic(tmp_path / "conversations.jsonl", said.model_dump_json() + "\n")
     finish(tmp_path, "regenerate", ("conversations.jsonl",))
     (sample,) = read_samples(tmp_path, "regenerate", Choice(0, 3, None), None)
-    assert [p.text for p in sample.pieces] == ["why?\n", "(hm)\n", "so ... (cut off)\n"]
-    assert [p.has_loss for p in sample.pieces] == [False, True, True]
+    text = ["[Be brief.]\n", "why?\n", "(hm)\n", "so ... (cut off)\n"]
+    assert [p.text for p in sample.pieces] == text
+    assert [p.has_loss for p in sample.pieces] == [False, False, True, True]
 
 
 def test_a_stage_under_way_tells_how_far_it_is(tmp_path: Path) -> None:
