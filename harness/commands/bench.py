@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from eval.result import BenchResult
 from harness.commands.benching import BenchRun, bench_drafters
 from harness.commands.benchplan import describe_bench
 from harness.commands.benchprofile import add_profile, show_profile
@@ -24,7 +25,7 @@ from harness.render import (
     show_facts,
     show_json,
 )
-from harness.settings import load_settings
+from harness.settings import Settings, load_settings
 from harness.tracking.store import open_store
 from harness.training.dryrun import find_stand_in
 
@@ -105,14 +106,12 @@ def bench(
         for title, facts in describe_bench(resolved, settings, find_stand_in(config)):
             show_facts(title, facts)
         return
+    flags = {"--tune": tune, "--profile": profile, "--reuse": reuse, "--json": as_json}
     with place_of(launcher, address, settings) as place:
         if place is not None:
-            flags = {"--tune": tune, "--profile": profile, "--reuse": reuse, "--json": as_json}
-            given = [flag for flag, is_given in flags.items() if is_given]
-            run_there("bench", resolved, given, settings, place, is_alone=True)
+            run_there("bench", resolved, flags, settings, place, is_alone=True)
             return
-    if resolved.verifier is not None:
-        begin("bench", check_bench(resolved, settings))
+    _check(resolved, settings)
     store, extras = open_store(settings), list[Callable[[], None]]()
     with progress() as report:
         if tune:
@@ -123,7 +122,16 @@ def bench(
         if profile:
             extras.append(partial(show_profile, add_profile(measured, store, report)))
     _tell(measured, extras, as_json=as_json)
-    found = measured.result
+    _require_faithful(measured.result)
+
+
+def _check(config: BenchConfig, settings: Settings) -> None:
+    if config.verifier is not None:
+        begin("bench", check_bench(config, settings))
+
+
+def _require_faithful(found: BenchResult) -> None:
+    """Ends with the exit code of a refusal where a drafter changed what the verifier says."""
     is_broken = any(row.lossless and row.lossless.is_broken for row in found.pooled())
     if is_broken or (found.parity is not None and not found.parity.is_passed):
         raise typer.Exit(_REFUSED_EXIT)

@@ -1,7 +1,7 @@
 """`--launcher`: the same command, run on a Ray cluster or by Slurm, its output here as it comes."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -44,7 +44,7 @@ def place_of(kind: Kind, address: str, settings: Settings) -> Iterator[Launcher 
 def run_there(
     command: str,
     config: Frozen,
-    flags: Sequence[str],
+    flags: Mapping[str, bool | str | None],
     settings: Settings,
     launcher: Launcher,
     *,
@@ -56,7 +56,7 @@ def run_there(
     Args:
         command: Its name.
         config: The configuration, all flags in it that are keys.
-        flags: The others.
+        flags: The others, by name; those that are off or empty were not given.
         settings: Of the project.
         launcher: Where it runs.
         num_gpus: What it needs.
@@ -72,7 +72,7 @@ def run_there(
     write_atomic(config_path, dump_yaml(config))
     task = build_task(
         f"harness {command}",
-        ("-m", "harness", command, str(config_path), *flags),
+        ("-m", "harness", command, str(config_path), *_spell(flags)),
         settings,
         folder / "log.txt",
         result_path=result_path,
@@ -91,3 +91,9 @@ def run_there(
         show_text(result_path.read_text(encoding="utf-8").rstrip("\n"))
     if code:
         raise typer.Exit(code)
+
+
+def _spell(flags: Mapping[str, bool | str | None]) -> Iterator[str]:
+    for name, value in flags.items():
+        if value:
+            yield from (name,) if value is True else (name, str(value))

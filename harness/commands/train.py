@@ -84,10 +84,9 @@ def train(
     with place_of(launcher, address, settings) as place:
         if place is not None:
             flags = {"--smoke": smoke, "--new": new, "--reuse": reuse, "--json": as_json}
-            given = [flag for flag, is_given in flags.items() if is_given]
             num_gpus = gpus_of(place, 0 if resolved.device == "cpu" else resolved.nproc)
-            given += ["--resume", resume] if resume else []
-            run_there("train", resolved, given, settings, place, num_gpus=num_gpus)
+            options = flags | {"--resume": resume}
+            run_there("train", resolved, options, settings, place, num_gpus=num_gpus)
             return
     begin("training", check_training(resolved, settings))
     store = open_store(settings)
