@@ -122,7 +122,7 @@ def repair_corpus(
         progress: Told how far it is.
 
     Raises:
-        ConfigError: The rows themselves are damaged.
+        ConfigError: The rows themselves are damaged, or a folder stands among the states.
         CheckError: Another verifier.
         VerifierError: The verifier cannot be loaded, or overflows.
     """
@@ -132,6 +132,12 @@ def repair_corpus(
             f"{folder}: {beyond[0].name} is {beyond[0].kind}: it cannot be made from the states",
             "extract again from the prepared rows: harness data extract --overwrite",
         )
+    for finding in findings:
+        if (folder / finding.name).is_dir():
+            raise ConfigError(
+                f"{folder / finding.name}: expected files alone, found a folder",
+                "it was not made by harness data: move it away",
+            )
     manifest = load_manifest(folder, "extract")
     require_verifier(manifest, verifier, cache_dir)
     first = first_row(manifest)

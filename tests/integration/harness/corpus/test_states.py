@@ -250,6 +250,20 @@ def test_a_check_by_headers_finds_every_damaged_file_and_repair_makes_just_those
     assert (folder / "manifest.json").read_bytes() == kept
 
 
+def test_a_folder_among_the_states_is_not_deleted(
+    run: Callable[..., Manifest], verifier: Verifier, tmp_path: Path
+) -> None:
+    run()
+    states = tmp_path / "corpus" / "hidden_states"
+    (states / "notes").mkdir()
+    (states / "notes" / "precious").write_text("x")
+    (states / "hs_2.safetensors").unlink()
+    _, findings = check_corpus(tmp_path / "corpus")
+    with pytest.raises(ConfigError, match="notes: expected files alone, found a folder"):
+        repair_corpus(tmp_path / "corpus", verifier, findings, progress=silent)
+    assert (states / "notes" / "precious").read_text() == "x"
+
+
 def test_a_flipped_bit_is_found_deep_and_mended(
     run: Callable[..., Manifest], verifier: Verifier, tmp_path: Path
 ) -> None:
