@@ -29,6 +29,8 @@ _RACES = ("UNIQUE constraint failed: datasets.", "dataset_pk")
 """Two processes log one data set: MLflow looks for its row, then inserts it. The loser finds it the
 next time. In the words of SQLite and of PostgreSQL."""
 
+_BUCKET_PACKAGES = {"boto3", "botocore", "s3transfer"}
+"""Their errors have no common class, and they are an extra: known by where they come from."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints tracebacks
@@ -58,11 +60,12 @@ def _guarded(function: Callable[P, T], *, is_patient: bool) -> Callable[P, T]:
                 if attempt >= len(pauses):
                     raise _explained(error) from error
                 time.sleep(pauses[attempt])
-            except ModuleNotFoundError as error:  # of the database that the address names
+            except ModuleNotFoundError as error:  # of the database or bucket that is named
                 raise PrerequisiteError(
                     f"the MLflow store's address needs the module {error.name}, which is not "
                     "installed",
-                    f"pip install {error.name}, or unset MLFLOW_TRACKING_URI",
+                    f"pip install {error.name}, or name another store (MLFLOW_TRACKING_URI) or "
+                    "place of artifacts (HARNESS_ARTIFACTS)",
                 ) from error
             except OSError as error:
                 if error.errno not in _REFUSED:
@@ -71,6 +74,14 @@ def _guarded(function: Callable[P, T], *, is_patient: bool) -> Callable[P, T]:
                     f"the MLflow store's files cannot be written: {error}",
                     "check the owner and mode of its artifacts, and whether their disk is mounted "
                     "read-only; metrics and params are in the database and stay",
+                ) from error
+            except Exception as error:
+                if type(error).__module__.partition(".")[0] not in _BUCKET_PACKAGES:
+                    raise
+                raise TrackingError(
+                    f"the bucket of the MLflow store's artifacts refused: {redacted(str(error))}",
+                    "check its name in HARNESS_ARTIFACTS, the AWS_* variables, and "
+                    "MLFLOW_S3_ENDPOINT_URL; metrics and params are in the database and stay",
                 ) from error
         raise AssertionError
 
