@@ -18,18 +18,12 @@ class Gang:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
+        self.rank = dist.get_rank(group) if group else 0
+        """Number of this process, from 0."""
+        self.size = dist.get_world_size(group) if group else 1
+        """Number of processes."""
         self.is_asked = False
         """Whether a signal asked this process to stop."""
-
-    @property
-    def rank(self) -> int:
-        """Number of this process, from 0."""
-        return dist.get_rank(self._group) if self._group else 0
-
-    @property
-    def size(self) -> int:
-        """Number of processes."""
-        return dist.get_world_size(self._group) if self._group else 1
 
     @property
     def is_first(self) -> bool:
