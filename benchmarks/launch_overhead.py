@@ -9,7 +9,6 @@ actors; they are counted.
 
 import argparse
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.drafter.provenance import hardware
 from harness.launch.ray import RayLauncher
 from harness.launch.tasks import build_task
 from harness.settings import load_settings
@@ -54,7 +54,8 @@ def measure(cluster: RayCluster, folder: Path, num_tasks: int) -> None:
         wall_s = time.perf_counter() - began
     times.sort()
     load = os.getloadavg()[0]
-    print(f"{platform.processor()}, {os.cpu_count()} cores, load {load:.1f}; {num_slots} slots")
+    cpu, cores = hardware()["cpu"], os.cpu_count()
+    print(f"{cpu}, {cores} cores, load {load:.1f}; {num_slots} slots")
     print(f"connecting {connected_s:.2f} s; a bare Python {bare_s:.3f} s")
     print(
         f"{num_tasks} tasks in {wall_s:.2f} s: {wall_s / num_tasks:.3f} s a task, "

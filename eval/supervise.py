@@ -43,6 +43,8 @@ def main(arguments: list[str]) -> int:
     def prepare() -> None:
         # If this process is killed outright, the kernel kills the command at once.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Shells in the background and Ray ignore SIGINT, and their children would inherit that.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
         if os.getppid() != own_pid:
             os._exit(1)

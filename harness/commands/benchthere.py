@@ -15,11 +15,11 @@ from harness.config.bench import BenchConfig
 from harness.config.load import Frozen, dump_yaml, load_config
 from harness.digests import write_atomic
 from harness.errors import CheckError
-from harness.launch.ports import Launcher
+from harness.launch.ports import Launcher, Task
 from harness.launch.tasks import build_task, follow
 from harness.render import log, progress
 from harness.settings import Settings, load_settings
-from harness.tracking.reaping import close_task
+from harness.tracking.reaping import settle_task
 from harness.tracking.store import Store, open_store
 
 _MODULE = "harness.commands.benchthere"
@@ -68,7 +68,7 @@ def measure_there(
         launcher,
         task,
         lambda text: log(text.rstrip("\n")),
-        lambda task_id: close_task(store, task_id),
+        lambda lost: _settle(store, lost),
     )
     if code == _STOPPED:
         raise KeyboardInterrupt
@@ -79,6 +79,12 @@ def measure_there(
         message = answer.error or f"nothing was measured, see {folder}"
         raise CheckError(message) if answer.is_refusal else MeasurementError(message)
     return MeasuredThere(answer.run_id, answer.result)
+
+
+def _settle(store: Store, task: Task) -> Task:
+    """What the lost process finished is taken by the next one anyway."""
+    settle_task(store, task.id)
+    return task
 
 
 def main(config_path: Path, answer_path: Path) -> int:

@@ -10,12 +10,12 @@ import typer
 from harness.config.load import Frozen, dump_yaml
 from harness.digests import write_atomic
 from harness.launch.opening import Kind, open_launcher
-from harness.launch.ports import Launcher
+from harness.launch.ports import Launcher, Task
 from harness.launch.tasks import build_task, follow
 from harness.render import log, show_text, warn
 from harness.settings import Settings, ray_environment
-from harness.tracking.reaping import close_task
-from harness.tracking.store import open_store
+from harness.tracking.reaping import settle_task
+from harness.tracking.store import Store, open_store
 
 Where = Annotated[Kind, typer.Option("--launcher", help="Where it runs.")]
 Address = Annotated[
@@ -27,6 +27,7 @@ Address = Annotated[
 ]
 LOCAL = Kind.LOCAL
 AUTO = "auto"
+_REUSE = "--reuse"
 
 
 @contextmanager
@@ -85,12 +86,19 @@ def run_there(
         launcher,
         task,
         lambda text: log(text.rstrip("\n")),
-        lambda task_id: close_task(store, task_id),
+        lambda task: _settle(store, task),
     )
     if result_path.exists():
         show_text(result_path.read_text(encoding="utf-8").rstrip("\n"))
     if code:
         raise typer.Exit(code)
+
+
+def _settle(store: Store, task: Task) -> Task:
+    """Where the lost process had just finished, the next one takes what it finished."""
+    if settle_task(store, task.id) and _REUSE not in task.arguments:
+        return task.model_copy(update={"arguments": (*task.arguments, _REUSE)})
+    return task
 
 
 def _spell(flags: Mapping[str, bool | str | None]) -> Iterator[str]:

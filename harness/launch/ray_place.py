@@ -3,6 +3,7 @@
 Ray ships the code to it; the digest is taken here once more, of what Python really imported.
 """
 
+import os
 import socket
 import threading
 import time
@@ -75,9 +76,14 @@ class Place:
             self._process = None
 
     def _watch(self) -> None:
-        """Stops a task that nobody looks at: whoever launched it cannot reach us, or is gone."""
+        """Stops a task that nobody looks at: whoever launched it cannot reach us, or is gone.
+
+        The same where the raylet that started us was killed; Ray does not always notice.
+        """
+        raylet = os.getppid()
         while True:
             time.sleep(_WATCH_S)
             process = self._process
-            if process is not None and time.monotonic() - self._looked_at > SILENCE_S:
+            is_silent = time.monotonic() - self._looked_at > SILENCE_S
+            if process is not None and (is_silent or os.getppid() != raylet):
                 process.interrupt()

@@ -11,8 +11,6 @@ from harness.settings import Settings, carried_environment
 from harness.training.process import Interrupts
 
 _LISTEN_S = 0.2
-_GRACE_S = 5.0
-"""For a process whose host was lost, but which is not dead, to be ended by its supervisor."""
 MOST_LOSSES = 10
 """Hosts that a task may lose: more than that, and it is the task that loses them."""
 
@@ -75,7 +73,7 @@ def follow(
     launcher: Launcher,
     task: Task,
     tell: Callable[[str], None],
-    close_runs: Callable[[str], None],
+    settle: Callable[[Task], Task],
 ) -> int:
     """Runs a task to its end and returns its exit code; begun again where its host is lost.
 
@@ -85,8 +83,8 @@ def follow(
         launcher: Where it runs.
         task: What runs.
         tell: Told what it prints, as it comes.
-        close_runs: Ends the runs that a lost process of the task left open, so that the next one
-            goes on from their last checkpoint.
+        settle: Ends the runs that a lost process of the task left open, so that the next one goes
+            on from their last checkpoint; returns what is to be launched then.
 
     Raises:
         WorkError: It lost one host after the other.
@@ -105,8 +103,7 @@ def follow(
             if not job.is_lost or interrupts.count:
                 return 130 if job.is_lost else code
             tell(f"its host went away; {task.name} goes on elsewhere\n")
-            time.sleep(_GRACE_S)
-            close_runs(task.id)
+            task = settle(task)
     raise WorkError(
         f"{task.name} lost {MOST_LOSSES} hosts, one after the other",
         f"does it take them down? its output is in {task.log_path}",

@@ -8,7 +8,7 @@ told to Optuna once: what is told already is never told again.
 from harness.errors import PrerequisiteError
 from harness.sweep.endings import Endings
 from harness.sweep.leases import Heartbeat
-from harness.sweep.ledger import Ledger
+from harness.sweep.ledger import HOST_LOST, Ledger
 from harness.sweep.ports import STOP_PATIENCE_S, Pause, Place, Ports, Running
 from harness.sweep.records import (
     Epoch,
@@ -32,6 +32,7 @@ from harness.sweep.verdicts import count_failures, has_next
 _POLL_S = 0.2
 _LOOK_S = 1.0
 """Between looks of the ledger and the screen at trials of which nothing was heard."""
+_UNCLOSED = "its process ended without closing it"
 _LOST_PATIENCE_S = 45.0
 """For a host that is cut off, not dead: it stops a trial that nobody looks at after 20 s."""
 _NO_ROOM_S = 10.0
@@ -210,7 +211,9 @@ class Coordinator:
         if running.worker.is_lost:
             self._give_up_host(running)
         elif code < 0 or isinstance(last, Failed):
-            self._ledger.close_abandoned("its process ended without closing it")
+            self._ledger.close_abandoned(_UNCLOSED)
+            if run_id := self._study.trial(number).facts.get("run_id"):
+                self._ledger.close_lost(run_id, _UNCLOSED)
         if running.is_given_up:
             self.endings.prune(number)
         elif isinstance(last, Trained):
@@ -219,7 +222,7 @@ class Coordinator:
         else:
             reason, detail = running.causes.of_exit(code)
             if running.worker.is_lost:
-                reason, detail = Reason.LOST, "its host or the cluster went away"
+                reason, detail = Reason.LOST, HOST_LOST
             elif isinstance(last, Failed):
                 reason, detail = last.reason, last.detail
             is_asked = self._num_asked_to_stop > 0
@@ -236,7 +239,7 @@ class Coordinator:
         run_id = self._study.trial(running.number).facts.get("run_id")
         if run_id is not None:
             self._ledger.see_off(run_id, _LOST_PATIENCE_S, self._ports.sleep)
-            self._ledger.close_lost(run_id)
+            self._ledger.close_lost(run_id, HOST_LOST)
 
     def _obey_interrupts(self) -> None:
         """Once: trials save and stop. Twice, or when they do not: they are killed."""

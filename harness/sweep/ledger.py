@@ -26,6 +26,7 @@ from harness.tracking.store import Store
 
 CONFIG_ARTIFACT = "config/sweep.yaml"
 TRIALS_ARTIFACT = "sweep/trials.json"
+HOST_LOST = "its host or the cluster went away"
 _RETRY_S = 5.0
 
 
@@ -145,12 +146,11 @@ class Ledger:
             self.is_behind = True  # `finish` closes them
         return tuple(closed)
 
-    def close_lost(self, run_id: str) -> None:
-        """Ends a run whose host went away, where nobody can be asked any more."""
+    def close_lost(self, run_id: str, reason: str) -> None:
+        """Ends a run whose process is known to be gone, on whatever host that was."""
         try:
             if self._store.get_run(run_id).status is RunStatus.RUNNING:
-                run = self._store.attach_run(run_id)
-                run.finish(RunStatus.KILLED, reason="its host or the cluster went away")
+                self._store.attach_run(run_id).finish(RunStatus.KILLED, reason=reason)
         except TrackingError:
             self.is_behind = True
 
@@ -163,7 +163,7 @@ class Ledger:
         try:
             while self._is_elsewhere(run_id):
                 if self._clock() >= deadline:
-                    self.close_lost(run_id)
+                    self.close_lost(run_id, HOST_LOST)
                     return
                 sleep(_RETRY_S)
         except TrackingError:

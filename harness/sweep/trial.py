@@ -193,6 +193,7 @@ def _follow_coordinator() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # from here, or through a supervisor elsewhere
+        signal.signal(number, signal.default_int_handler)
     share_cores()
     sys.exit(main(Path(sys.argv[1])))

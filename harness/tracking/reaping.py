@@ -4,6 +4,8 @@ Whoever opens a run does it first, so that a command killed outright leaves no R
 for longer than until the next one; `harness doctor --reap` does it at once.
 """
 
+import time
+from collections.abc import Callable
 from typing import Literal
 
 from harness.config.load import Frozen
@@ -11,6 +13,10 @@ from harness.tracking import names
 from harness.tracking.owner import Owner, is_alive
 from harness.tracking.records import RunStatus, RunSummary
 from harness.tracking.store import Store
+
+_LOOK_S = 3.0
+_NUM_LOOKS = 15
+"""45 s in all: a host that is cut off asks its task to stop after 20 s (`launch.ray_place`)."""
 
 Verdict = Literal["alive", "gone", "elsewhere", "unknown"]
 
@@ -42,12 +48,21 @@ def reap(store: Store) -> tuple[OpenRun, ...]:
     return gone
 
 
-def close_task(store: Store, task_id: str) -> None:
-    """Marks the open runs of a launched task KILLED, whose host went away with it."""
-    for run in store.find_runs(tags={names.TAG_TASK: task_id}, status=RunStatus.RUNNING):
-        store.attach_run(run.run_id).finish(
-            RunStatus.KILLED, reason="its host or the cluster went away"
-        )
+def settle_task(store: Store, task_id: str, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Ends the runs of a launched task whose host was lost; whether one of them is finished.
+
+    A process that was only cut off stops by itself and closes its run, so that is waited for.
+    """
+    wanted = {names.TAG_TASK: task_id}
+    for _ in range(_NUM_LOOKS):
+        if not store.find_runs(tags=wanted, status=RunStatus.RUNNING):
+            break
+        sleep(_LOOK_S)
+    for run in store.find_runs(tags=wanted, status=RunStatus.RUNNING):
+        reason = "its host or the cluster went away"
+        store.attach_run(run.run_id).finish(RunStatus.KILLED, reason=reason)
+    finished = store.find_runs(tags=wanted, status=RunStatus.FINISHED)
+    return any(run.kind != names.KIND_SMOKE for run in finished)
 
 
 def _judge(run: RunSummary) -> OpenRun:

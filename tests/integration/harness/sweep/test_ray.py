@@ -10,9 +10,10 @@ from harness.settings import Settings
 from harness.sweep.process import read_owner
 from harness.sweep.records import TrialState
 from harness.tracking import names
+from harness.tracking.records import RunStatus, RunSummary
 from harness.tracking.store import open_store
 
-from .conftest import Sweep
+from .conftest import Sweep, run_harness
 from .test_sweep import finish, require_accounted, wait_for
 
 pytestmark = pytest.mark.timeout(580)
@@ -52,3 +53,28 @@ def test_a_killed_host_and_a_restarted_head_lose_no_trial_and_are_no_fault_of_on
         run = store.get_run(trial.facts["run_id"])
         parent = store.get_run(run.tags[names.TAG_PARENT])
         assert run.tags[names.TAG_CODE_DIGEST] == parent.tags[names.TAG_CODE_DIGEST]
+
+
+def test_a_training_whose_host_is_killed_goes_on_elsewhere_in_the_same_run(
+    settings: Settings, ray_cluster: RayCluster
+) -> None:
+    cluster = ray_cluster.restore()
+    place = ("--launcher", "ray", "--address", cluster.address)
+    changes = (f"--set={key}={value}" for key, value in {**SLOW, "epochs": 20}.items())
+    config = str(settings.root_dir / "train.yaml")
+    process = run_harness(settings, "train", config, *place, "--name", "launched", *changes)
+    store = open_store(settings)
+
+    def runs() -> list[RunSummary]:
+        found = store.find_runs(kind=names.KIND_TRAIN)
+        return [run for run in found if run.name.startswith("launched")]
+
+    wait_for(lambda: any(store.checkpoints(run.run_id) for run in runs()), process, "a checkpoint")
+    cluster.kill_host(cluster.host_of(int(runs()[0].tags[names.TAG_PID])))
+    output = finish(process)
+    assert "its host went away" in output
+    assert "Checkpoints" in output
+    (run,) = runs()
+    assert run.status is RunStatus.FINISHED
+    assert run.tags[names.TAG_ATTEMPT] == "2"
+    assert run.tags[names.TAG_TASK]

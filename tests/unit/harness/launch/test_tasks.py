@@ -60,7 +60,6 @@ def task(tmp_path: Path) -> Task:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_LISTEN_S", 0.0)
-    monkeypatch.setattr(tasks, "_GRACE_S", 0.0)
 
 
 def test_a_task_names_project_store_and_code_and_hides_its_environment(
@@ -81,22 +80,27 @@ def test_a_task_names_project_store_and_code_and_hides_its_environment(
 def test_what_a_task_prints_comes_back_and_so_does_its_exit_code(task: Task) -> None:
     task.log_path.write_text("of an earlier task\n")
     told: list[str] = []
-    assert follow(FakeLauncher(code=4), task, told.append, pytest.fail) == 4
+    assert follow(FakeLauncher(code=4), task, told.append, lambda lost: lost) == 4
     assert told == ["attempt 1\n"]
 
 
 def test_a_lost_host_closes_its_runs_and_the_same_task_goes_on(task: Task) -> None:
-    launcher, told, closed = FakeLauncher(num_losses=2), list[str](), list[str]()
-    assert follow(launcher, task, told.append, closed.append) == 0
+    launcher, told, settled = FakeLauncher(num_losses=2), list[str](), list[Task]()
+
+    def settle(lost: Task) -> Task:
+        settled.append(lost)
+        return lost
+
+    assert follow(launcher, task, told.append, settle) == 0
     assert launcher.launched == [task.id] * 3
-    assert closed == [task.id] * 2
+    assert settled == [task, task]
     assert "attempt 3\n" in told
 
 
 def test_a_task_that_loses_every_host_is_given_up(task: Task) -> None:
     launcher = FakeLauncher(num_losses=MOST_LOSSES)
     with pytest.raises(WorkError, match=f"lost {MOST_LOSSES} hosts"):
-        follow(launcher, task, lambda _: None, lambda _: None)
+        follow(launcher, task, lambda _: None, lambda lost: lost)
 
 
 def test_one_gpu_is_done_without_where_there_is_none_but_a_gang_is_not() -> None:

@@ -1,7 +1,7 @@
 from fakes.memory_store import MemoryStore
 
 from harness.tracking import names
-from harness.tracking.reaping import open_runs, reap
+from harness.tracking.reaping import open_runs, reap, settle_task
 from harness.tracking.records import RunStatus
 from harness.tracking.run import Run
 
@@ -28,3 +28,19 @@ def test_only_runs_whose_process_is_gone_are_closed(store: MemoryStore) -> None:
     assert "ended without closing it" in closed.tags[names.TAG_FAILURE]
     assert store.get_run(ours.run_id).status == RunStatus.RUNNING
     assert reap(store) == ()
+
+
+def test_runs_of_a_lost_task_are_given_time_to_close_and_are_closed_then(
+    store: MemoryStore,
+) -> None:
+    left, other = start(store, **{names.TAG_TASK: "t"}), start(store, **{names.TAG_TASK: "u"})
+    waited: list[float] = []
+    assert not settle_task(store, "t", waited.append)
+    assert sum(waited) == 45
+    assert store.get_run(left.run_id).status is RunStatus.KILLED
+    assert store.get_run(other.run_id).status is RunStatus.RUNNING
+
+    def finish(_: float) -> None:
+        store.attach_run(other.run_id).finish(RunStatus.FINISHED)
+
+    assert settle_task(store, "u", finish), "it had only been cut off"
