@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from harness.config.load import Frozen
 from harness.config.train import TrainConfig
-from harness.drafter.drafter import Drafter
+from harness.drafter.drafter import DEFAULT_NUM_AUX, Drafter
 from harness.drafter.verifier import Verifier
 from harness.errors import ConfigError
 
@@ -168,6 +168,9 @@ def build_config(shape: DraftShape, verifier: Verifier, ttt_steps: int) -> dict[
         "use_sliding_window": shape.sliding_window is not None,
         "layer_types": [layer_type] * shape.num_layers,
     }
+    if len(shape.aux_layer_ids) != DEFAULT_NUM_AUX:
+        # vLLM sizes fc by this, and by three where it is not there. Source: models/llama_eagle3.py.
+        decoder["num_aux_hidden_states"] = len(shape.aux_layer_ids)
     proposal = {"proposal_type": "greedy", "speculative_tokens": ttt_steps}
     return {
         "architectures": ["Eagle3DraftModel"],

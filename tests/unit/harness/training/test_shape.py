@@ -87,6 +87,15 @@ def test_the_config_states_every_fact_at_the_place_vllm_reads(verifier: Verifier
     assert document["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 5
 
 
+@pytest.mark.parametrize(("aux", "stated"), [((2, 4, 5), None), ((5,), 1), ((1, 2, 4, 5), 4)])
+def test_any_number_of_layers_but_three_is_told_to_vllm(
+    verifier: Verifier, aux: tuple[int, ...], stated: int | None
+) -> None:
+    shape = resolve_shape(config(head_dim=8, draft_vocab_size=32), verifier, aux)
+    layer = build_config(shape, verifier, ttt_steps=3)["transformer_layer_config"]
+    assert layer.get("num_aux_hidden_states") == stated
+
+
 def test_trainable_values_are_counted_as_the_tensors_have_them(tmp_path: Path) -> None:
     drafter = Drafter.load(write_tiny_drafter(tmp_path / "drafter"))
     shape: DraftShape = inherited_shape(drafter, AUX_LAYER_IDS)
