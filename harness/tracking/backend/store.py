@@ -133,9 +133,17 @@ class MlflowStore:
     def checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
         """See `Store.checkpoints`."""
         run = self._client.get_run(run_id)
-        found = self._client.search_logged_models(
-            [run.info.experiment_id], filter_string=f"source_run_id = '{_quoted(run_id)}'"
-        )
+        found: list[entity.LoggedModel] = []
+        token: str | None = None
+        while not found or token:  # a server gives 50 at once
+            page = self._client.search_logged_models(
+                [run.info.experiment_id],
+                filter_string=f"source_run_id = '{_quoted(run_id)}'",
+                page_token=token,
+            )
+            if not page:
+                break
+            found, token = [*found, *page], page.token
         ready = [model for model in found if model.status == entity.LoggedModelStatus.READY]
         read = [reading.checkpoint(model, self._settings.root_dir) for model in ready]
         return tuple(sorted(read, key=lambda checkpoint: checkpoint.step))

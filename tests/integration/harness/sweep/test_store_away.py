@@ -27,18 +27,19 @@ _START_S = 120.0
 class Server:
     """`mlflow server` in a process group of its own, started again on the same port."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, address: str = "127.0.0.1") -> None:
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
+            probe.bind((address, 0))
             self.port = int(probe.getsockname()[1])
-        self.uri = f"http://127.0.0.1:{self.port}"
+        self.address = address
+        self.uri = f"http://{address}:{self.port}"
         self._settings = settings
         self.start()
 
     def start(self) -> None:
         folder = self._settings.root_dir / "server"
         folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "mlflow", "server", "--host", self.address]
         command += ["--port", str(self.port), "--workers", "1", "--no-serve-artifacts"]
         command += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
         command += ["--default-artifact-root", str(folder / "artifacts")]
