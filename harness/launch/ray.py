@@ -282,6 +282,7 @@ class RayLauncher:
 
 def _make_shipment(parent: Path) -> Path:
     """A folder with a copy of the code: a driver that is begun again ships the same once more."""
+    code_digest()  # kept for the runs that this process opens: the same as what is shipped
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=parent))
     own = Path(harness.__file__).parents[1]

@@ -17,7 +17,7 @@ from .conftest import Sweep, run_harness
 from .test_sweep import finish, require_accounted, wait_for
 
 pytestmark = pytest.mark.timeout(580)
-SLOW = {"epochs": 8, "total_seq_len": 32}
+SLOW = {"epochs": 14, "total_seq_len": 32}
 
 
 def test_a_killed_host_and_a_restarted_head_lose_no_trial_and_are_no_fault_of_one(
@@ -60,7 +60,7 @@ def test_a_training_whose_host_is_killed_goes_on_elsewhere_in_the_same_run(
 ) -> None:
     cluster = ray_cluster.restore()
     place = ("--launcher", "ray", "--address", cluster.address)
-    changes = (f"--set={key}={value}" for key, value in {**SLOW, "epochs": 20}.items())
+    changes = (f"--set={key}={value}" for key, value in SLOW.items())
     config = str(settings.root_dir / "train.yaml")
     process = run_harness(settings, "train", config, *place, "--name", "launched", *changes)
     store = open_store(settings)
