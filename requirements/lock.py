@@ -28,8 +28,9 @@ def main() -> None:
         ]
         if kind == "cpu":
             command += ["--override", str(HERE / "excluded.txt")]
-        for place in os.environ.get("PIP_FIND_LINKS", "").split():
-            command += ["--find-links", place]
+            # There may be a CPU build of torch, which a CUDA host must not get.
+            for place in os.environ.get("PIP_FIND_LINKS", "").split():
+                command += ["--find-links", place]
         resolved = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         lines = [line for line in resolved.splitlines() if line and not NOT_OURS.search(line)]
         title = f"# Pinned by `make lock` from {kind}.in; installed with --no-deps by install.sh."

@@ -25,3 +25,10 @@ def test_modules_stay_under_300_lines_and_functions_under_60(path: Path) -> None
 def test_no_module_is_named_after_nothing() -> None:
     empty = {"utils", "helpers", "common", "manager", "misc", "handler"}
     assert not [path for path in MODULES if path.stem in empty]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_lock_pins_torch_once(kind: str) -> None:
+    lines = (ROOT / "requirements" / f"{kind}.txt").read_text().splitlines()
+    (torch,) = [line for line in lines if line.startswith("torch==")]
+    assert torch.endswith("+cpu") == (kind == "cpu")
