@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +17,8 @@ class Link:
         name: Of the namespace.
     """
 
-    here = _HERE
-    """Address of this side, which processes in the namespace reach while the link is whole."""
+    here, there = _HERE, _THERE
+    """Addresses of both sides; the other one reaches every address of this one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -25,6 +26,15 @@ class Link:
     def inside(self, *command: str) -> list[str]:
         """The command line that runs a command in the namespace."""
         return ["ip", "netns", "exec", self._name, *command]
+
+    def kill_inside(self) -> None:
+        """Ends every process in the namespace."""
+        pids = subprocess.run(
+            ["ip", "netns", "pids", self._name], check=True, capture_output=True, text=True
+        )
+        for pid in pids.stdout.split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
     def cut(self) -> None:
         """Lets every packet vanish, without a word to either side."""
@@ -64,6 +74,7 @@ def linked(name: str) -> Iterator[Link]:
             ("addr", "add", f"{_THERE}/24", "dev", f"{name}-p"),
             ("link", "set", f"{name}-p", "up"),
             ("link", "set", "lo", "up"),
+            ("route", "add", "default", "via", _HERE),
         ):
             _ip("-n", name, *words)
         yield Link(name)

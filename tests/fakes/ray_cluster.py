@@ -1,11 +1,17 @@
 """A Ray cluster on this machine: a head that runs nothing, and hosts of which one can be killed."""
 
+import json
 import secrets
 import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from .partition import Link
 
 SLOT = "slot"
 _QUICK = {
@@ -21,6 +27,7 @@ _QUICK = {
 _TOKEN = secrets.token_hex(16)
 """One a process: Ray reads it once."""
 _STORE_BYTES = 80 << 20
+_JOIN_S = 120
 
 
 def free_port() -> int:
@@ -68,6 +75,18 @@ class RayCluster:
             object_store_memory=_STORE_BYTES,
         )
         self.hosts.append(host)
+
+    def join(self, link: Link) -> None:
+        """Starts a host on the other side of a link; it ends with what is inside."""
+        head = self._cluster.head_node
+        address = f"{head.node_ip_address}:{self._port}"
+        ray = str(Path(sys.executable).with_name("ray"))
+        words = (ray, "start", "--address", address, "--node-ip-address", link.there)
+        sizes = ("--num-cpus", "2", "--num-gpus", "2", "--resources", json.dumps({SLOT: 2}),
+                 "--object-store-memory", str(_STORE_BYTES))  # fmt: skip
+        subprocess.run(
+            link.inside(*words, *sizes), check=True, capture_output=True, timeout=_JOIN_S
+        )
 
     def restore(self) -> "RayCluster":
         """With the hosts again that a test killed."""

@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable
 
 import pytest
+from fakes.partition import linked, missing_rights
 from fakes.ray_cluster import RayCluster
 
 from harness.settings import Settings
 from harness.sweep.process import read_owner
 from harness.sweep.records import TrialState
 from harness.tracking import names
+from harness.tracking.owner import is_alive
 from harness.tracking.records import RunStatus, RunSummary
 from harness.tracking.store import open_store
 
@@ -53,6 +55,36 @@ def test_a_killed_host_and_a_restarted_head_lose_no_trial_and_are_no_fault_of_on
         run = store.get_run(trial.facts["run_id"])
         parent = store.get_run(run.tags[names.TAG_PARENT])
         assert run.tags[names.TAG_CODE_DIGEST] == parent.tags[names.TAG_CODE_DIGEST]
+
+
+def test_a_host_that_is_cut_off_stops_its_trial_which_goes_on_elsewhere(
+    settings: Settings, start: Sweep, ray_cluster: RayCluster
+) -> None:
+    if reason := missing_rights():
+        pytest.skip(reason)
+    for host in tuple(ray_cluster.hosts):
+        ray_cluster.kill_host(host)
+    place = ("--launcher", "ray", "--address", ray_cluster.address)
+    folder = settings.sweeps_dir / "parted" / "trials" / "0000"
+    with linked("hxray") as link:
+        ray_cluster.join(link)
+        try:
+            process = start("parted", *place, fixed=SLOW, n_trials=1, workers=1, max_retries=0)
+            told = folder / "events-1.jsonl"
+            wait_for(
+                lambda: told.is_file() and b'"epoch"' in told.read_bytes(), process, "an epoch"
+            )
+            owner = read_owner(folder)
+            assert owner is not None
+            link.cut()
+            ray_cluster.add_host()
+            finish(process)
+            assert not is_alive(owner), "what was cut off has stopped by itself"
+        finally:
+            link.kill_inside()
+    (trial,) = require_accounted(settings, "parted", 1)
+    assert trial.state is TrialState.COMPLETE
+    assert (trial.retry["count"], trial.retry["num_losses"]) == (0, 1)
 
 
 def test_a_training_whose_host_is_killed_goes_on_elsewhere_in_the_same_run(
