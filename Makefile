@@ -23,12 +23,13 @@ postgresql:
 	  command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq postgresql >/dev/null; } || \
 	  echo "no PostgreSQL, and it could not be installed: its tests are skipped"
 
-# For a host over ssh, which is this machine: an sshd of the tests' own, and rsync.
+# For a host over ssh, which is this machine: an sshd of the tests' own, and rsync; ip for one that is cut off.
 ssh:
-	@{ command -v sshd || ls /usr/sbin/sshd; } >/dev/null 2>&1 && command -v rsync >/dev/null || { \
+	@{ command -v sshd || ls /usr/sbin/sshd; } >/dev/null 2>&1 && command -v rsync >/dev/null && \
+	  { command -v ip || ls /usr/sbin/ip /sbin/ip; } >/dev/null 2>&1 || { \
 	  command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-	  openssh-server openssh-client rsync >/dev/null; } || \
-	  echo "no sshd or no rsync, and they could not be installed: their tests are skipped"
+	  openssh-server openssh-client rsync iproute2 >/dev/null; } || \
+	  echo "no sshd, rsync or ip, and they could not be installed: their tests are skipped"
 
 # Two files at a time, each test and what it starts on one core.
 integration: setup postgresql ssh
