@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -136,7 +137,8 @@ class _Asker:
             messages.append({"role": "user", "content": question})
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await self._ask_patiently(session, prompt, turn, messages)
+                    ask = partial(self._ask_turn, session, prompt, turn, messages)
+                    answer = await self._ask_patiently(ask)
             except TimeoutError:
                 reason = f"no end after {self._timeout_s:g} s"
                 return answers, Failure(prompt_id=prompt.id, turn=turn, reason=reason)
@@ -150,18 +152,12 @@ class _Asker:
             messages.append({"role": "assistant", "content": answer.text, **thought})
         return answers, None
 
-    async def _ask_patiently(
-        self,
-        session: aiohttp.ClientSession,
-        prompt: Prompt,
-        turn: int,
-        messages: list[dict[str, str]],
-    ) -> Answer:
+    async def _ask_patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """One turn; a busy server is asked again when it says, or ever more rarely."""
         wait_s = _LEAST_WAIT_S
         while True:
             try:
-                return await self._ask_turn(session, prompt, turn, messages)
+                return await ask()
             except _BusyError as busy:
                 if not self._is_patient:
                     raise
