@@ -141,15 +141,16 @@ def code_state(root: Path | None = None) -> CodeState:
 def code_digest(folder: Path | None = None) -> str:
     """SHA-256 over the files of the code that this process runs, wherever they lie.
 
-    Equal for equal files, in a checkout, installed or shipped. Read once: Python has loaded them.
+    Equal for equal files, in a checkout, installed or shipped, and whatever Python compiles of them
+    meanwhile. Read once: Python has loaded them.
 
     Args:
         folder: Of a copy of the code; None: what this process imported.
     """
     root = folder or Path(harness.__file__).parent.parent
-    files = [path for name in CODE_DIRS for path in (root / name).rglob("*") if path.is_file()]
-    names = [str(path.relative_to(root)) for path in files if path.suffix != ".pyc"]
-    return digest_files(root, names).root
+    found = [path for name in CODE_DIRS for path in (root / name).rglob("*")]
+    files = [path for path in found if "__pycache__" not in path.parts and path.is_file()]
+    return digest_files(root, [str(path.relative_to(root)) for path in files]).root
 
 
 def package_versions() -> dict[str, str]:

@@ -1,11 +1,14 @@
 """The processes that train together: who is first, waiting for each other, sums over all.
 
 speculators 0.9.0 forms a gang on accelerators only; on a CPU its own topology is filled in here.
-A gang stops between two steps, all of it at the same one: a signal that reached some in the middle
-of an exchange of gradients would leave the others waiting in it.
+Signals are noted, and obeyed between two steps: an exception of speculators' handler that came up
+while a line was logged would be swallowed there, and one in the middle of an exchange of gradients
+would leave the others waiting in it.
 """
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from types import FrameType
 
 import torch
@@ -46,7 +49,25 @@ class Gang:
     def note_signals(self) -> None:
         """Notes a wish to stop instead of raising it; torchrun's own SIGTERM ends at once."""
         signal.signal(signal.SIGINT, self._note)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if self._group else self._note)
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """A block that a signal ends at once, where a process trains alone: nothing is lost by it.
+
+        Raises:
+            KeyboardInterrupt: It came, or had come before.
+        """
+        if self._group:
+            yield
+            return
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            if self.is_asked:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def leave(self) -> None:
         """Ends the gang; all must come here."""

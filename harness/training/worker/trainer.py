@@ -43,14 +43,12 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         self.epoch_first_step = self.global_step - self._resume_local_step
         self.train_loader.batch_sampler.set_epoch(epoch)
         self.epoch_steps = len(self.train_loader)
-        if self.gang.size > 1:
-            self.gang.note_signals()
-            self.reporter.is_gathering = True
-            options["step_callback"] = self.end_step
-        super().train_epoch(epoch, **options)
+        self.gang.note_signals()
+        self.reporter.is_gathering = self.gang.size > 1
+        super().train_epoch(epoch, step_callback=self.end_step, **options)
 
     def end_step(self) -> None:
-        """Says what the gang did in a step, and stops all of it where one was asked to.
+        """Says what a gang did in a step, and stops all of it where one was asked to.
 
         Raises:
             TrainingInterruptedError: Which speculators answers by saving a checkpoint.
@@ -66,8 +64,12 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         """Validates and says so; -1 is before the first step.
 
         speculators' sampler has no batches for -1, which to it means that none were made yet.
+
+        Raises:
+            KeyboardInterrupt: A signal came; the epoch is saved, and validated on resume.
         """
-        metrics: dict[str, float] | None = super().val_epoch(max(epoch, 0))
+        with self.gang.interruptible():
+            metrics: dict[str, float] | None = super().val_epoch(max(epoch, 0))
         found = finite_metrics(metrics or {})
         self.reporter.say(Validation(step=self.global_step, epoch=epoch, metrics=found))
         return metrics

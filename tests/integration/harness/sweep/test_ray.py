@@ -1,8 +1,11 @@
 """A sweep on a Ray cluster of which a host dies, and then the head, while trials are trained."""
 
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import psutil
 import pytest
 from fakes.partition import linked, missing_rights
 from fakes.ray_cluster import RayCluster
@@ -20,6 +23,13 @@ from .test_sweep import finish, require_accounted, wait_for
 
 pytestmark = pytest.mark.timeout(580)
 SLOW = {"epochs": 14, "total_seq_len": 32}
+
+
+def is_asked_to_stop(process: psutil.Process) -> bool:
+    """Whether a SIGINT waits for a process that stands still."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    (waiting,) = (line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd"))
+    return bool(int(waiting, 16) >> (signal.SIGINT - 1) & 1)
 
 
 def test_a_killed_host_and_a_restarted_head_lose_no_trial_and_are_no_fault_of_one(
@@ -76,8 +86,13 @@ def test_a_host_that_is_cut_off_stops_its_trial_which_goes_on_elsewhere(
             )
             owner = read_owner(folder)
             assert owner is not None
+            (worker,) = psutil.Process(owner.pid).children()
+            worker.suspend()  # else it may be through before anybody misses it
             link.cut()
             ray_cluster.add_host()
+            wait_for((folder / "events-2.jsonl").is_file, process, "a second attempt")
+            wait_for(lambda: is_asked_to_stop(worker), process, "the end of patience over there")
+            worker.resume()
             finish(process)
             assert not is_alive(owner), "what was cut off has stopped by itself"
         finally:

@@ -1,5 +1,7 @@
 """Records of origin: complete, searchable, without secrets, and followed back to the root."""
 
+from pathlib import Path
+
 import pytest
 
 from harness.drafter.lineage import (
@@ -14,6 +16,7 @@ from harness.drafter.provenance import (
     ParentRecord,
     Provenance,
     TensorRecord,
+    code_digest,
     hardware,
     package_versions,
     redacted_argv,
@@ -126,3 +129,20 @@ def test_secrets_are_taken_out_of_the_command_line() -> None:
 def test_versions_and_machine_are_named() -> None:
     assert {"python", "numpy", "safetensors"} <= set(package_versions())
     assert int(hardware()["num_cpus"]) >= 1
+
+
+def test_what_python_compiles_meanwhile_does_not_change_the_digest_of_the_code(
+    tmp_path: Path,
+) -> None:
+    module = tmp_path / "harness" / "errors.py"
+    module.parent.mkdir()
+    module.write_text("A = 1\n")
+    before = code_digest(tmp_path)
+    compiled = module.parent / "__pycache__" / "errors.cpython-311.pyc.140234"
+    compiled.parent.mkdir()
+    compiled.write_bytes(b"half of it")
+    code_digest.cache_clear()
+    assert code_digest(tmp_path) == before
+    module.write_text("A = 2\n")
+    code_digest.cache_clear()
+    assert code_digest(tmp_path) != before
