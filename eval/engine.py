@@ -57,6 +57,8 @@ class Engine:
         self._k_path = out_dir.resolve() / f"{name}.k"
         self._on_wait = on_wait
         self._server: VllmServer | None = None
+        self._begun: tuple[Arm, VllmServer] | None = None
+        """What starts, and nobody has waited for."""
         self._arm = BASELINE_ARM
         self._started_with: DrafterSpec | None = None
 
@@ -69,6 +71,12 @@ class Engine:
     def pid(self) -> int | None:
         """Process id of the server's supervisor."""
         return self._server.pid if self._server else None
+
+    def begin(self, arm: Arm) -> None:
+        """Starts a server for this arm, if there is none; `serve` waits for it."""
+        if self._server is None and self._begun is None:
+            self._begun = arm, self._build(arm)
+            self._begun[1].launch()
 
     def serve(self, arm: Arm) -> VllmServer:
         """A server that serves this arm: the one that runs, changed in place, or a new one."""
@@ -151,12 +159,14 @@ class Engine:
             write_atomic(self._k_path, str(k))
 
     def close(self) -> None:
-        """Stops the server, if one runs."""
+        """Stops the server, if one runs or starts."""
+        began = time.monotonic()
         server, self._server = self._server, None
-        if server is not None:
-            began = time.monotonic()
-            server.stop()
-            self.lifecycle_s += time.monotonic() - began
+        begun, self._begun = self._begun, None
+        for each in (server, begun[1] if begun else None):
+            if each is not None:
+                each.stop()
+        self.lifecycle_s += time.monotonic() - began
 
     def _change(self, arm: Arm) -> None:
         if self._server is None or self._started_with is None or arm.drafter is None:
@@ -181,7 +191,7 @@ class Engine:
             )
         )
 
-    def _start(self, arm: Arm) -> None:
+    def _build(self, arm: Arm) -> VllmServer:
         self.propose(None)
         spec = self._spec.server
         env, extra = dict(spec.env), [*spec.extra_args]
@@ -190,13 +200,19 @@ class Engine:
             extra += SWAP_ARGS
         spec = spec.model_copy(update={"env": env, "extra_args": tuple(extra)})
         report = self._on_wait
-        server = VllmServer(
+        return VllmServer(
             spec,
             self._out_dir / "logs" / f"{self.name}.log",
             speculative_config=arm.speculative_config,
             k_path=self._k_path if self._spec.acceptance_k and arm.drafter else None,
             on_wait=(lambda seconds: report(arm.name, seconds)) if report else None,
         )
+
+    def _start(self, arm: Arm) -> None:
+        if self._begun is not None and self._begun[0] != arm:
+            self.close()
+        begun, self._begun = self._begun, None
+        server = begun[1] if begun else self._build(arm)
         server.start()
         self._server, self._arm, self._started_with = server, arm, arm.drafter
         if server.start_s is None:

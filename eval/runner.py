@@ -4,7 +4,7 @@ What is measured is kept cell by cell; started again with the same spec and fold
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -160,10 +160,16 @@ class _Bench:
         blocks = split_blocks(self._spec.prompts, self._spec.block_size, concurrency)
         cells: list[Cell] = []
         for block, order in in_turns(arms, len(blocks)):
-            for arm in order:
-                key = CellKey(
+            keys = {
+                arm.name: CellKey(
                     session=session, arm=arm.name, k=arm.k, concurrency=concurrency, block=block
                 )
+                for arm in order
+            }
+            missing = [arm for arm in order if self._store.get(keys[arm.name]) is None]
+            self._begin(missing, baseline, engine)
+            for arm in order:
+                key = keys[arm.name]
                 cell = self._store.get(key)
                 if cell is None:
                     asked = baseline if arm == BASELINE_ARM else engine
@@ -179,6 +185,12 @@ class _Bench:
         else:
             self._stops.append("all prompts were used")
         self._cells += cells
+
+    def _begin(self, arms: Sequence[Arm], baseline: Engine, engine: Engine) -> None:
+        """Starts both engines at once, where neither measures the memory that the other takes."""
+        if self._spec.server.kv_cache_bytes is not None and self._spec.server.port is None:
+            for arm in arms:
+                (baseline if arm == BASELINE_ARM else engine).begin(arm)
 
     def _check_swaps(self, sessions: Iterable[Session]) -> tuple[str, ...]:
         """Measures drafters that were changed in place again, in fresh engines; all must agree."""

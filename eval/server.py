@@ -80,6 +80,7 @@ class VllmServer:
             self._counts = None if facts.is_counting_requests else RequestCounts(path)
         self._on_wait = on_wait
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_offset, self._launched_s = 0, 0.0
 
     @property
     def base_url(self) -> str:
@@ -107,6 +108,15 @@ class VllmServer:
     ) -> None:
         self.stop()
 
+    def launch(self) -> None:
+        """Starts the process, if there is none, and returns at once; `start` waits for it."""
+        if self._process is None:
+            self.port = self.spec.port or find_free_port()
+            require_free(self.port)
+            self._log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
+            self._launched_s = time.monotonic()
+            self._launch()
+
     def start(self) -> Self:
         """Starts the server and waits until it is healthy.
 
@@ -114,15 +124,13 @@ class VllmServer:
             ServerStartError: It exited, or was not healthy within `start_timeout_s`.
         """
         for attempt in range(1, _NUM_PORT_TRIES + 1):
-            self.port = self.spec.port or find_free_port()
-            require_free(self.port)
-            offset = self.log_path.stat().st_size if self.log_path.exists() else 0
             try:
-                self._launch()
+                self.launch()
                 self._wait_until_healthy()
             except BaseException as error:
                 self.stop()
-                was_stolen = "Address already in use" in read_tail(self.log_path, offset=offset)
+                log = read_tail(self.log_path, offset=self._log_offset)
+                was_stolen = "Address already in use" in log
                 is_ours = isinstance(error, ServerStartError) and self.spec.port is None
                 if is_ours and was_stolen and attempt < _NUM_PORT_TRIES:
                     continue
@@ -235,13 +243,12 @@ class VllmServer:
             )
 
     def _wait_until_healthy(self) -> None:
-        started = time.monotonic()
         while True:
-            waited_s = time.monotonic() - started
+            waited_s = time.monotonic() - self._launched_s
             if self._process is None or self._process.poll() is not None:
                 raise self._failure(f"the vLLM server exited after {waited_s:.0f} s, before ready")
             if is_healthy(self.port):
-                self.start_s = time.monotonic() - started
+                self.start_s = time.monotonic() - self._launched_s
                 return
             if waited_s > self.spec.start_timeout_s:
                 raise self._failure(f"the vLLM server was not ready after {waited_s:.0f} s")

@@ -1,8 +1,8 @@
 """FakeVllm as a process of its own, started as the harness starts vLLM.
 
 Takes vLLM's flags. What it does wrong is said by variables: FAKE_FAULT (see FakeVllm; also
-"late_worker_error", "port_stolen_once", and "other_text" under speculation), FAKE_STEP_S,
-FAKE_FOLDER (for what must outlive a start).
+"late_worker_error", "port_stolen_once", "needs_two", "never_ready", and "other_text" under
+speculation), FAKE_STEP_S, FAKE_FOLDER (for what must outlive a start).
 """
 
 import argparse
@@ -41,6 +41,9 @@ def main() -> None:
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     if folder:
         (Path(folder) / f"worker-{flags.port}").write_text(str(worker.pid))
+    begun = Path(folder or ".").glob
+    while fault == "never_ready" or (fault == "needs_two" and len(list(begun("worker-*"))) < 2):
+        time.sleep(0.05)
     accepted = (0, 1, 3, 0) if flags.speculative_config else ()
     k = flags.speculative_config["num_speculative_tokens"] if flags.speculative_config else 3
     with FakeVllm(

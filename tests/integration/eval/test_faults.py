@@ -140,6 +140,30 @@ def test_a_request_that_never_ends_fails_the_measurement(server_spec, tmp_path: 
     assert_gone(workers_of(tmp_path))
 
 
+def test_both_engines_start_at_once_where_their_memory_is_told(server_spec, tmp_path: Path) -> None:
+    server = server_spec("needs_two", kv_cache_bytes=1 << 20)
+    result = run_bench(bench_spec(server), tmp_path / "out", silent)
+    assert [engine.arm for engine in result.engines] == ["baseline", "fake"]
+
+
+def test_what_starts_beside_a_start_that_fails_is_ended(server_spec, tmp_path: Path) -> None:
+    server = server_spec("late_worker_error", kv_cache_bytes=1 << 20)
+    with pytest.raises(ServerStartError, match=r"fc\.weight has 3 columns"):
+        run_bench(bench_spec(server), tmp_path / "out", silent)
+    assert_gone(workers_of(tmp_path))
+
+
+def test_ctrl_c_during_a_start_ends_both(server_spec, tmp_path: Path) -> None:
+    def interrupt(text: str, done: int, total: int) -> None:
+        if len(workers_of(tmp_path)) == 2:
+            raise KeyboardInterrupt
+
+    server = server_spec("never_ready", kv_cache_bytes=1 << 20)
+    with pytest.raises(KeyboardInterrupt):
+        run_bench(bench_spec(server), tmp_path / "out", interrupt)
+    assert_gone(workers_of(tmp_path))
+
+
 def test_a_second_client_is_detected(server_spec, tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match="disagree"):
         run_bench(bench_spec(server_spec("foreign")), tmp_path / "out", silent)
