@@ -45,7 +45,13 @@ def _checkpoints(found: dict[str, Any]) -> dict[str, Any] | None:
     rows = [row for row in found["ten"]["results"] if row["category"] == "all"]
     served = {row["drafter"]: row["acceptance_length"]["value"] for row in rows}
     both = [(replayed[name], served[name]) for name in served]
+    again = [row for row in found.get("ten-fresh", {"results": ()})["results"]
+             if row["category"] == "all"]  # fmt: skip
+    fresh = {row["drafter"]: row["acceptance"] for row in again}
     return {
+        "num_equal_in_fresh_engines": sum(
+            fresh.get(row["drafter"]) == row["acceptance"] for row in rows
+        ),
         "replayed_and_served": both,
         "spearman": float(spearmanr(both).statistic),
         "replay_s": [one["replay_s"] for one in replay["drafters"]],

@@ -1,11 +1,11 @@
-"""What speculation brings on a GPU, by harness's own commands: one JSON and one log.
+"""What speculation brings on a GPU, by harness's own commands: a JSON and a log each.
 
     python3 benchmarks/gpu/run.py --drafter FOLDER --work FOLDER [--site FOLDER] [--limit-s 580]
 
 Each step is one `harness` command; a finished one is not run again, an interrupted measurement
 goes on where it stopped. So on a host that gives ten minutes at a time it is simply called again.
-`--only main,depth-30` takes some of the steps: two GPUs can share them (CUDA_VISIBLE_DEVICES).
-`--summary FILE` writes the figures of all finished steps: commit that.
+With `--gpus 0,1` each GPU takes the next step that is due, so they share them; `--only
+main,depth-30` takes some. `--summary FILE` writes the figures of all finished steps: commit that.
 """
 
 import argparse
@@ -14,7 +14,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from figures import summarise
@@ -22,6 +24,7 @@ from steps import ROOT, VARIANTS, Step, plan
 
 _REFUSED = 4
 """Exit code of a measurement that is whole, and in which something was refused."""
+_POLL_S = 0.5
 
 
 def write_variants(drafter: Path, work: Path) -> None:
@@ -37,9 +40,54 @@ def write_variants(drafter: Path, work: Path) -> None:
             save_file(tensors, work / name / "model.safetensors")
 
 
-def run_step(step: Step, work: Path, env: dict[str, str], limit_s: float) -> str:
+class Lanes:
+    """Steps side by side, one a GPU, the most wanted first.
+
+    Args:
+        flags: See `main`.
+        env: Of every command.
+    """
+
+    def __init__(self, flags: argparse.Namespace, env: dict[str, str]) -> None:
+        self._flags, self._env = flags, env
+        self._ends = time.monotonic() + flags.limit_s
+        self._wanted = flags.only.split(",") if flags.only else None
+        self._lock = threading.Lock()
+        self._seen: set[str] = set()
+        self._num_running = 0
+
+    def work(self, gpu: str | None) -> None:
+        """Runs what is due until nothing is, or may become so, or time is short."""
+        chosen = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        while (step := self._take()) is not None:
+            began = time.monotonic()
+            ended = run_step(step, self._flags.work, self._env | chosen, self._ends)
+            with self._lock:
+                self._num_running -= 1
+            print(f"{step.name}: {ended}, {time.monotonic() - began:.0f} s", flush=True)
+
+    def _take(self) -> Step | None:
+        while True:
+            with self._lock:
+                if step := next(filter(self._is_due, plan(self._flags)), None):
+                    self._seen.add(step.name)
+                    self._num_running += 1
+                    return step
+                if not self._num_running:
+                    return None
+            time.sleep(_POLL_S)
+
+    def _is_due(self, step: Step) -> bool:
+        if step.name in self._seen or (self._wanted and step.name not in self._wanted):
+            return False
+        if not all((self._flags.work / f"{name}.json").exists() for name in step.needs):
+            return False
+        return self._ends - time.monotonic() >= step.least_s
+
+
+def run_step(step: Step, work: Path, env: dict[str, str], ends: float) -> str:
     """Runs a step that is not finished; returns how it ended."""
-    out, log = work / f"{step.name}.json", work / "log.txt"
+    out, log = work / f"{step.name}.json", work / f"{step.name}.log"
     if out.exists():
         return "kept"
     partial = out.with_suffix(".partial")
@@ -50,12 +98,12 @@ def run_step(step: Step, work: Path, env: dict[str, str], limit_s: float) -> str
         began = time.monotonic()
         try:
             done = subprocess.run(
-                argv, stdout=stdout, stderr=stderr, cwd=ROOT, env=env, timeout=limit_s, check=False
-            )
+                argv, stdout=stdout, stderr=stderr, cwd=ROOT, env=env,
+                timeout=ends - began, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             return "out of time"
-    times = work / "times.jsonl"
-    with times.open("a") as lines:
+    with (work / "times.jsonl").open("a") as lines:
         lines.write(json.dumps({step.name: time.monotonic() - began}) + "\n")
     if partial.stat().st_size and done.returncode in (0, _REFUSED):
         partial.rename(out)
@@ -74,11 +122,11 @@ def main() -> None:
     parser.add_argument("--num-conversations", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--site", type=Path, help="a folder of pack_site.sh")
+    parser.add_argument("--gpus", help="their numbers, separated by commas; without: what is seen")
     parser.add_argument("--only", help="steps, separated by commas")
     parser.add_argument("--limit-s", type=float, default=580.0)
     parser.add_argument("--summary", type=Path)
     flags = parser.parse_args()
-    started = time.monotonic()
     flags.work, flags.drafter = flags.work.resolve(), flags.drafter.resolve()
     flags.work.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "HARNESS_ROOT": str(flags.work), "HF_HUB_OFFLINE": "1",
@@ -86,16 +134,10 @@ def main() -> None:
     if flags.site:
         env["PYTHONPATH"] = f"{flags.site.resolve()}:{ROOT}"
     write_variants(flags.drafter, flags.work)
-    wanted = flags.only.split(",") if flags.only else None
-    seen: set[str] = set()
-    while step := next((step for step in plan(flags) if step.name not in seen), None):
-        seen.add(step.name)
-        left_s = flags.limit_s - (time.monotonic() - started)
-        if (wanted and step.name not in wanted) or left_s < step.least_s:
-            continue
-        began = time.monotonic()
-        ended = run_step(step, flags.work, env, left_s)
-        print(f"{step.name}: {ended}, {time.monotonic() - began:.0f} s", flush=True)
+    gpus = flags.gpus.split(",") if flags.gpus else [None]
+    lanes = Lanes(flags, env)
+    with ThreadPoolExecutor(len(gpus)) as pool:
+        list(pool.map(lanes.work, gpus))
     if flags.summary:
         text = json.dumps(summarise(flags.work), indent=1) + "\n"
         text = text.replace(f"{flags.work}/", "").replace(str(flags.drafter), "drafter")

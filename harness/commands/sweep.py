@@ -101,6 +101,7 @@ def run(
         bool, typer.Option(help="Go on with the sweep of this name; else there must be none.")
     ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would do.")] = False,
+    as_json: _Json = False,
     overrides: _Set = None,
     launcher: Where = LOCAL,
     address: Address = AUTO,
@@ -125,7 +126,7 @@ def run(
             _describe(prepared, config, store)
             return
         ended = _run(prepared, store, place)
-    show_sweep(resolved.name)
+    status(resolved.name, as_json=as_json)
     log(f"run {ended.parent_run_id}; figures on it: {', '.join(ended.figures) or 'none'}")
     if ended.pause is Pause.FAILURES:
         raise WorkError(

@@ -126,8 +126,12 @@ def test_several_objectives_make_a_front_and_give_nothing_up(
     space = {"draft_vocab_size": {"type": "categorical", "choices": [16, 48]},
              "num_layers": {"type": "int", "low": 1, "high": 2}}  # fmt: skip
     fixed = {"epochs": 2, "num_layers": 1}
-    finish(start("front", n_trials=3, objectives=objectives, space=space, fixed=fixed))
+    output = finish(
+        start("front", "--json", n_trials=3, objectives=objectives, space=space, fixed=fixed)
+    )
     trials = require_accounted(settings, "front", 3)
+    told, _ = json.JSONDecoder().raw_decode(output[output.index("[\n") :])
+    assert [row["number"] for row in told] == [trial.number for trial in trials]
     assert {trial.state for trial in trials} == {TrialState.COMPLETE}
     pairs = {(t.values[0], t.values[1]) for t in trials if t.values}
     assert len(pairs) > 1
