@@ -42,6 +42,11 @@ browser: setup
 	  echo "no chromium, and it could not be installed: the browser tests are skipped"
 	@$(bin)/pytest tests/browser --browser
 
+# What speculation brings on this machine's GPU: trains, measures, and writes figures; hours, called again it goes on.
+gpu: setup
+	@$(bin)/python benchmarks/gpu/run.py --work mlruns/gpu --limit-s 14400 --summary build/gpu.json
+	@echo "figures: build/gpu.json"
+
 test: check integration browser
 
 lock:

