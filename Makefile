@@ -1,6 +1,7 @@
 # make demo   the whole job on a small real model        make test   lint, types, unit and integration tests
 # make setup  .venv with the harness command in it       make check  lint, types, imports, unit tests
-.PHONY: setup demo test check integration postgresql ssh browser lock clean
+# make gpu    what speculation brings on this GPU
+.PHONY: setup demo test check integration postgresql ssh browser gpu lock clean
 bin := .venv/bin
 SIZE ?= small
 

@@ -129,6 +129,7 @@ def main() -> None:
         text = text.replace(f"{flags.work}/", "")
         if flags.drafter:
             text = text.replace(str(flags.drafter), "drafter")
+        flags.summary.parent.mkdir(parents=True, exist_ok=True)
         flags.summary.write_text(text)
 
 
