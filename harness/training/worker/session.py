@@ -65,19 +65,23 @@ def watch_logs(reporter: Reporter, level: int) -> None:
 
 
 def train(trainer: WatchedTrainer, job: TrainJob) -> Ended:
-    """Trains to the end or until a signal; a finetune is validated before its first step."""
+    """Trains to the end or until a signal; a finetune is validated before its first step.
+
+    Where the disk did not take the checkpoint of the interrupted epoch, the one before it stays.
+    """
     if job.parent_weights is not None and trainer.global_step == 0:
         trainer.val_epoch(-1)
     trainer.validate_unfinished()
     trainer.run_training()
-    was_adopted = trainer.gang.is_first and adopt_interrupted(
-        job.save_dir,
-        _INTERRUPTED,
-        epoch=trainer.running_epoch,
-        local_step=trainer.global_step - trainer.epoch_first_step,
-        step=trainer.global_step,
-    )
-    was_stopped = any(trainer.gang.total(was_adopted))
+    if trainer.gang.is_first and trainer.has_saved_interrupted:
+        adopt_interrupted(
+            job.save_dir,
+            _INTERRUPTED,
+            epoch=trainer.running_epoch,
+            local_step=trainer.global_step - trainer.epoch_first_step,
+            step=trainer.global_step,
+        )
+    was_stopped = any(trainer.gang.total(trainer.was_interrupted))
     if job.is_reloading and not was_stopped:
         reload_checkpoint(trainer, job)
     return Ended(outcome="stopped" if was_stopped else "finished", step=trainer.global_step)

@@ -35,6 +35,7 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         self.config: TrainerConfig = config
         self.reporter = reporter
         self.running_epoch: int = self.current_epoch
+        self.was_interrupted = self.has_saved_interrupted = False
         self.epoch_first_step: int = self.global_step - self._resume_local_step
 
     def train_epoch(self, epoch: int, **options: Any) -> None:
@@ -75,7 +76,12 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
         return metrics
 
     def maybe_save_checkpoint(self, epoch: int | str, local_step: int = 0) -> None:
-        """Saves when due and after the last epoch; a half-written folder lacks its state file."""
+        """Saves when due and after the last epoch; a half-written folder lacks its state file.
+
+        speculators says in the log, and nowhere else, that the checkpoint of an interrupted epoch
+        could not be written.
+        """
+        self.was_interrupted = not isinstance(epoch, int)
         if isinstance(epoch, int):
             if self.gang.is_first:
                 self._training_state_path(epoch).unlink(missing_ok=True)
@@ -89,6 +95,7 @@ class WatchedTrainer(Trainer):  # type: ignore[misc]
                 path, part = copy_part(folder, self.global_step), local_step / self.epoch_steps
                 step = self.global_step
                 self.reporter.say(Saved(epoch=epoch, step=step, path=path, metrics={}, part=part))
+        self.has_saved_interrupted = self.was_interrupted
 
     def maybe_update_best(self, epoch: int, val_metrics: dict[str, float] | None) -> None:
         """After the trainer's own book-keeping, says that the epoch's checkpoint is whole."""
