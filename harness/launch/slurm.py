@@ -12,9 +12,10 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from harness.digests import write_atomic
 from harness.errors import PrerequisiteError
@@ -31,8 +32,12 @@ _DEFAULT_MINUTES = 24 * 60
 _NUM_LOCAL = 2
 _KILLED, _REFUSED = -9, 1
 _GPUS = re.compile(r"gpu(?::[\w.\-]+)?:(\d+)")
-_LOST = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "TIMEOUT", "REQUEUED", "REVOKED"}
+_PREEMPTED, _CANCELLED = "PREEMPTED", "CANCELLED"
+_LOST = {"NODE_FAIL", _PREEMPTED, "BOOT_FAIL", "TIMEOUT", "REVOKED"}
 """States of a job (sacct(1)) that are no fault of its task."""
+_BY_ITSELF = {"COMPLETED", "FAILED"}
+_LATE_S = 60.0
+"""In which a shared folder shows what a job wrote that has ended (acdirmax of nfs(5))."""
 
 
 class SlurmJob:
@@ -43,18 +48,22 @@ class SlurmJob:
         self.is_lost = False
         self._launcher, self._job = launcher, job
         self._code: int | None = None
+        self._ended_at: float | None = None
 
     def poll(self) -> int | None:
         """See `Job.poll`."""
-        if self._code is None and self._job.done():
+        if self._code is None and self._has_ended():
             self._code = _REFUSED
             self._code = self._read_end()
         return self._code
 
     def interrupt(self) -> None:
         """See `Job.interrupt`; a task that still waits is taken out of the queue."""
+        if self._code is not None:
+            return
         stop_path(self._launcher.folder, self.task.id).touch()
-        if self._code is None and self._job.state == "PENDING":
+        self._job.get_info()  # asks Slurm: what is known may be minutes old
+        if self._state == "PENDING":
             self.kill()
 
     def kill(self) -> None:
@@ -70,19 +79,39 @@ class SlurmJob:
             if time.monotonic() >= deadline:
                 self.kill()
             time.sleep(_POLL_S)
+        self.close()
 
     def close(self) -> None:
         """Forgets the wish to stop."""
         stop_path(self._launcher.folder, self.task.id).unlink(missing_ok=True)
 
+    @property
+    def _state(self) -> str:
+        """What Slurm last said of it, in a word: of `CANCELLED by 1000` the first."""
+        return str(self._job.state).split(" ")[0]
+
+    def _has_ended(self) -> bool:
+        """Whether it has, and what it left is seen here.
+
+        submitit takes PREEMPTED for a job that Slurm begins again, which we forbid it to.
+        """
+        if not (self._job.done() or self._state == _PREEMPTED):
+            return False
+        if self._job.paths.result_pickle.exists() or self._state not in _BY_ITSELF:
+            return True
+        now = time.monotonic()
+        self._ended_at = now if self._ended_at is None else self._ended_at
+        return now - self._ended_at >= _LATE_S
+
     def _read_end(self) -> int:
         """The exit code; of a job that left none, what Slurm says of it.
 
         Raises:
-            PrerequisiteError: The host has other code.
+            PrerequisiteError: The host has other code; said of the first, whoever ends the others
+                knows it.
         """
         if not self._job.paths.result_pickle.exists():
-            self.is_lost = self._job.state.split(" ")[0] in _LOST
+            self.is_lost = self._state in _LOST
             return _KILLED
         error = self._job.exception()
         if error is not None:
@@ -90,12 +119,15 @@ class SlurmJob:
                 log.write(f"{error}\n")
             return 1
         ended = Ended.model_validate_json(self._job.result())
-        if ended.refusal:
+        if ended.refusal and not self._launcher.has_refused:
+            self._launcher.has_refused = True
             raise PrerequisiteError(
                 f"{self.task.name} in job {self._job.job_id}: {ended.refusal}",
                 "every host must see this installation of harness, at the same path",
             )
-        self.is_lost = ended.is_lost
+        if ended.is_lost:
+            self._job.get_info()  # asks Slurm, as above
+            self.is_lost = self._state != _CANCELLED  # by a person: no host is to blame
         return ended.code
 
 
@@ -126,10 +158,12 @@ class SlurmLauncher:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._partition = None if address in {AUTO, LOCAL} else address
         self._minutes = minutes
+        self.has_refused = False
+        """Whether a host was not what it must be."""
         self._jobs: list[SlurmJob] = []
         self._signs = _Signs(self.folder / f"alive-{uuid.uuid4().hex[:12]}")
 
-    def __enter__(self) -> "SlurmLauncher":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,24 +183,38 @@ class SlurmLauncher:
         return count_in(done.stdout, num_gpus)
 
     def launch(self, task: Task) -> SlurmJob:
-        """See `Launcher.launch`."""
+        """See `Launcher.launch`.
+
+        Raises:
+            PrerequisiteError: Slurm does not take the job.
+        """
         executor = submitit.AutoExecutor(folder=self.folder, cluster=self._cluster)
         executor.update_parameters(**self._parameters(task))
         # Logins go through the environment, as sbatch takes it: what is pickled lies on a disk.
         with added_environment(task.environment):
             text = task.model_copy(update={"environment": {}}).model_dump_json()
-            job = SlurmJob(self, task, self._submit(executor, text))
+            try:
+                job = SlurmJob(self, task, self._submit(executor, text))
+            except (FailedJobError, FailedSubmissionError) as error:
+                raise PrerequisiteError(
+                    f"sbatch did not take {task.name}: {str(error).strip()}",
+                    "name a partition by --address, account and time by SBATCH_ACCOUNT and "
+                    "SBATCH_TIMELIMIT; the same command goes on",
+                ) from error
         self._jobs.append(job)
         return job
 
     def close(self) -> None:
         """Asks what still runs to save and stop, and waits for it; then lets go."""
-        left = [job for job in self._jobs if job.poll() is None]
-        for job in left:
-            job.interrupt()
-        for job in left:
-            job.wait()
-        self._signs.close()
+        self.has_refused = True  # nobody listens any more
+        try:
+            left = [job for job in self._jobs if job.poll() is None]
+            for job in left:
+                job.interrupt()
+            for job in left:
+                job.wait()
+        finally:
+            self._signs.close()
 
     def _submit(self, executor: Any, text: str) -> Any:
         return executor.submit(run_task, text, self.folder, self._signs.path)
@@ -183,6 +231,8 @@ class SlurmLauncher:
             values["gpus_per_node"] = task.num_gpus
         if self._cluster == "slurm":
             values |= {"slurm_signal_delay_s": int(task.patience_s)}
+            # Begun again by Slurm, it would not know which run it left open.
+            values |= {"slurm_additional_parameters": {"no-requeue": True}}
             values |= {"slurm_partition": self._partition} if self._partition else {}
             values |= {"slurm_exclusive": True} if task.is_alone else {}
         return values

@@ -27,7 +27,8 @@ class Ended(Frozen):
 
     code: int
     is_lost: bool = False
-    """Slurm took the host back: its time was up, or another job goes before."""
+    """It was not asked to stop by its launcher: Slurm took the host back, as its time was up or
+    another job goes before, or a launcher that lives could not be heard."""
     refusal: str | None = None
     """Why the host did not run it."""
 
@@ -57,12 +58,12 @@ def run_task(text: str, folder: Path, sign: Path, quiet_s: float = QUIET_S) -> s
     with TaskProcess(task) as process:
         output = _Output(process, task)
         launcher = _Sign(sign, quiet_s)
-        stop, is_asked = stop_path(folder, task.id), False
+        stop, is_asked, is_lost = stop_path(folder, task.id), False, False
         family: list[psutil.Process] = []
         while (code := process.poll()) is None:
             output.pass_on()
-            if not is_asked and (taken.is_so or stop.exists() or launcher.is_gone()):
-                is_asked = True
+            if not is_asked and (stop.exists() or taken.is_so or launcher.is_gone()):
+                is_asked, is_lost = True, not stop.exists()
                 family = psutil.Process().children(recursive=True)
                 process.interrupt()
             time.sleep(_POLL_S)
@@ -70,15 +71,21 @@ def run_task(text: str, folder: Path, sign: Path, quiet_s: float = QUIET_S) -> s
     for left in family:  # in groups of their own, out of their supervisor's reach
         with contextlib.suppress(psutil.NoSuchProcess):
             left.kill()
-    return Ended(code=code, is_lost=taken.is_so).model_dump_json()
+    is_lost |= taken.is_so and not is_asked
+    return Ended(code=code, is_lost=is_lost and code != 0).model_dump_json()
 
 
 class _Taken:
-    """Notes the signal by which Slurm says that the host is taken back soon."""
+    """Notes the signals by which Slurm says that the host is taken back soon.
+
+    They take the place of submitit's: SIGUSR2 had the job begun again, SIGTERM, all that is said
+    to a job that another one goes before, was not heeded.
+    """
 
     def __init__(self) -> None:
         self.is_so = False
-        signal.signal(signal.SIGUSR2, self._note)  # in place of submitit's, which begins it again
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - Python's
         self.is_so = True
