@@ -16,10 +16,13 @@ from typing import Any
 import ray
 from ray.exceptions import (
     ActorUnavailableError,
+    ActorUnschedulableError,
     AuthenticationError,
+    OutOfMemoryError,
     RayActorError,
     RayError,
     RayTaskError,
+    RuntimeEnvSetupError,
 )
 
 from harness.errors import PrerequisiteError
@@ -41,6 +44,8 @@ from harness.launch.ray_words import (
     Word,
 )
 
+_GONE = (RayActorError, OutOfMemoryError, RuntimeEnvSetupError, ActorUnschedulableError)
+"""Why an actor is no more; what Ray says of its death is not always an actor's error."""
 _POLL_S = 0.05
 _CHECK_S = 5.0
 _IDLE_S = 2.0
@@ -59,7 +64,7 @@ class Running:
         self.task, self.lease = task, lease
         self.pending: ray.ObjectRef[Any] | None = lease.facts
         self.next_look = 0.0
-        self.is_started = False
+        self.is_started = self.is_seen = False
         self.log_offset = self.result_offset = 0
 
 
@@ -129,31 +134,47 @@ class Driver:
         pending, running.pending = running.pending, None
         try:
             found = ray.get(pending)
-        except ActorUnavailableError:
-            return  # the network hiccuped; Ray says when the host is gone
-        except RayActorError as error:
-            self._drop(running)
-            why = str(error).strip().splitlines()[0]
-            self._say(Lost(id=task.id, why=why))
+        except ActorUnavailableError as error:  # the network hiccuped; Ray says when a host is gone
+            if not running.is_started:
+                running.pending = lease.place.describe.remote(self._wanted.marker)
+            elif not running.is_seen:  # nobody knows whether it was begun
+                self._lose(running, str(error))
+        except _GONE as error:
+            self._lose(running, str(error))
         except RayTaskError as error:
             self._drop(running)
             with task.log_path.open("a", encoding="utf-8") as log:
                 log.write(f"it could not be started: {error}\n")
             self._say(Ended(id=task.id, code=1))
         else:
-            if isinstance(found, HostFacts):
-                self._hosts.require_fit(found)
-                running.pending = lease.place.start.remote(task)
-                running.is_started = True
-            elif isinstance(found, Seen):
-                self._copy(running, found)
-                running.next_look = time.monotonic() + (0 if found.log or found.result else _POLL_S)
-                if found.code is not None:
-                    self._finish(running, found.code)
+            self._answer(running, found)
+
+    def _answer(self, running: Running, found: object) -> None:
+        lease = running.lease
+        if isinstance(found, HostFacts):
+            self._hosts.require_fit(found)
+            running.pending = lease.place.start.remote(running.task)
+            running.is_started = True
+        elif isinstance(found, Seen):
+            self._copy(running, found)
+            running.is_seen = True
+            running.next_look = time.monotonic() + (0 if found.log or found.result else _POLL_S)
+            if found.code and found.is_left:
+                self._lose(running, "it could not be looked at, and stopped")
+            elif found.code is not None:
+                self._finish(running, found.code)
 
     def _drop(self, running: Running) -> None:
         del self._running[running.task.id]
         running.lease.end()
+
+    def _lose(self, running: Running, why: str) -> None:
+        """Tells that a task is no more, which is no fault of its own."""
+        self._drop(running)
+        first = (why.strip() or "it is gone").splitlines()[0]
+        with running.task.log_path.open("a", encoding="utf-8") as log:
+            log.write(f"its host was lost: {first}\n")
+        self._say(Lost(id=running.task.id, why=first))
 
     def _finish(self, running: Running, code: int) -> None:
         del self._running[running.task.id]

@@ -26,6 +26,8 @@ class Seen(NamedTuple):
     code: int | None
     log: bytes
     result: bytes
+    is_left: bool
+    """Whether it was stopped because nobody looked at it."""
 
 
 class Place:
@@ -33,6 +35,7 @@ class Place:
 
     def __init__(self) -> None:
         self._process: TaskProcess | None = None
+        self._is_left = False
         self._looked_at = time.monotonic()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -48,7 +51,7 @@ class Place:
     def start(self, task: Task) -> None:
         """Starts a task; the one before it is over."""
         self.end()
-        self._looked_at = time.monotonic()
+        self._is_left, self._looked_at = False, time.monotonic()
         self._process = TaskProcess(task)
 
     def look(self, log_offset: int, result_offset: int) -> Seen:
@@ -61,7 +64,7 @@ class Place:
         self._looked_at = time.monotonic()
         code = self._process.poll()  # before the output is read: it is then all there
         log, result = self._process.read_log(log_offset), self._process.read_result(result_offset)
-        return Seen(None if log or result else code, log, result)
+        return Seen(None if log or result else code, log, result, self._is_left)
 
     def stop(self, is_now: bool) -> None:  # noqa: FBT001 - called through Ray
         """Asks the task to save and stop, or ends it and all that it started."""
@@ -86,4 +89,5 @@ class Place:
             process = self._process
             is_silent = time.monotonic() - self._looked_at > SILENCE_S
             if process is not None and (is_silent or os.getppid() != raylet):
+                self._is_left = True
                 process.interrupt()
