@@ -9,6 +9,7 @@ import typer
 
 from harness.config.load import Frozen, dump_yaml
 from harness.digests import write_atomic
+from harness.errors import WorkError
 from harness.launch.opening import Kind, open_launcher
 from harness.launch.ports import Launcher, Task
 from harness.launch.tasks import build_task, follow
@@ -16,6 +17,7 @@ from harness.render import log, show_text, warn
 from harness.settings import Settings, ray_environment
 from harness.tracking.reaping import settle_task
 from harness.tracking.store import Store, open_store
+from harness.training.process import signal_name
 
 Where = Annotated[Kind, typer.Option("--launcher", help="Where it runs.")]
 Address = Annotated[
@@ -90,6 +92,11 @@ def run_there(
     )
     if result_path.exists():
         show_text(result_path.read_text(encoding="utf-8").rstrip("\n"))
+    if code < 0:
+        raise WorkError(
+            f"{task.name} was ended by {signal_name(code)}, where it ran",
+            f"its output is in {folder}; did it take too much memory?",
+        )
     if code:
         raise typer.Exit(code)
 

@@ -11,6 +11,7 @@ from harness.settings import Settings, carried_environment
 from harness.training.process import Interrupts
 
 _LISTEN_S = 0.2
+_STOPPED = 130
 MOST_LOSSES = 10
 """Hosts that a task may lose: more than that, and it is the task that loses them."""
 
@@ -77,7 +78,8 @@ def follow(
 ) -> int:
     """Runs a task to its end and returns its exit code; begun again where its host is lost.
 
-    Ctrl-C asks it to save and stop; a second one ends it.
+    Ctrl-C asks it to save and stop; a second one ends it. Where it told no exit code after that,
+    as one that was still waiting for room, it is 130.
 
     Args:
         launcher: Where it runs.
@@ -100,8 +102,10 @@ def follow(
                 time.sleep(_LISTEN_S)
             offset = _pass_on(task.log_path, offset, tell)
             job.close()
-            if not job.is_lost or interrupts.count:
-                return 130 if job.is_lost else code
+            if interrupts.count and (job.is_lost or code < 0):
+                return _STOPPED
+            if not job.is_lost:
+                return code
             tell(f"its host went away; {task.name} goes on elsewhere\n")
             task = settle(task)
     raise WorkError(

@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,6 +102,31 @@ def test_a_task_that_loses_every_host_is_given_up(task: Task) -> None:
     launcher = FakeLauncher(num_losses=MOST_LOSSES)
     with pytest.raises(WorkError, match=f"lost {MOST_LOSSES} hosts"):
         follow(launcher, task, lambda _: None, lambda lost: lost)
+
+
+class Waiting(FakeJob):
+    """It waits for room, and is taken out of the queue when it is asked to stop."""
+
+    def poll(self) -> int | None:
+        self.num_looks += 1
+        if self.num_looks == 1:
+            signal.raise_signal(signal.SIGINT)
+        return self.code if self.num_looks > 2 else None
+
+    def interrupt(self) -> None:
+        self.num_looks = 2
+
+
+@pytest.mark.parametrize(
+    ("code", "is_lost", "told"), [(-9, False, 130), (-9, True, 130), (0, False, 0), (1, False, 1)]
+)
+def test_a_task_that_was_asked_to_stop_and_told_no_exit_code_was_interrupted(
+    task: Task, monkeypatch: pytest.MonkeyPatch, code: int, is_lost: bool, told: int
+) -> None:
+    launcher = FakeLauncher()
+    job = Waiting(task, "", code, is_lost=is_lost)
+    monkeypatch.setattr(launcher, "launch", lambda _: job)
+    assert follow(launcher, task, lambda _: None, lambda lost: lost) == told
 
 
 def test_one_gpu_is_done_without_where_there_is_none_but_a_gang_is_not() -> None:
