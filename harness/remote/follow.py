@@ -12,6 +12,9 @@ from harness.remote.ship import job_words, read_state
 
 _PAUSE_S = 2.0
 _PATIENCE_S = 900.0
+_HELD_S = 60.0
+"""A try that lasted longer had reached the host: connecting may take 20 s (`host.py`). A job that
+prints nothing for hours is not away."""
 _CHUNK_BYTES = 1 << 16
 _SSH_FAILED = 255
 
@@ -48,9 +51,10 @@ def follow(
     """
     last = clock()
     while True:
+        began = clock()
         code, num_bytes, said = _listen(host, job, offset, screen.show)
         offset += num_bytes
-        if num_bytes or code == 0:
+        if num_bytes or clock() - began > _HELD_S:
             last = clock()
         if code == 0:
             return read_state(host, job)

@@ -1,5 +1,4 @@
 import io
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,15 +34,20 @@ class _Process:
 
 
 class _Line(Host):
-    """A line that breaks after so many bytes, again and again."""
+    """A line that breaks after so many bytes and seconds, again and again."""
 
-    def __init__(self, lengths: Sequence[int], code: int = 255) -> None:
+    def __init__(self, lengths: Sequence[int], code: int = 255, holds_s: float = 1.0) -> None:
         super().__init__("box", sleep=lambda _: None)
-        self._lengths, self._code = iter(lengths), code
+        self._lengths, self._code, self._holds_s = iter(lengths), code, holds_s
+        self.now = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
     @contextmanager
     def opened(self, words: Sequence[str]) -> Iterator[Any]:
         offset, length = int(words[-1]), next(self._lengths)
+        self.wait(self._holds_s)
         piece = OUTPUT[offset : offset + length]
         is_whole = offset + length >= len(OUTPUT)
         yield _Process(piece, 0 if is_whole else self._code)
@@ -52,12 +56,11 @@ class _Line(Host):
         return JobState(state="ended", code=3).model_dump_json().encode()
 
 
-def followed(line: Host, step_s: float = 1.0) -> tuple[bytes, JobState, list[str]]:
+def followed(line: _Line) -> tuple[bytes, JobState, list[str]]:
     shown: list[bytes] = []
     told: list[str] = []
-    clock = itertools.count(0.0, step_s)
     screen = Screen(shown.append, told.append)
-    state = follow(line, JOB, screen, clock=lambda: next(clock), sleep=lambda _: None)
+    state = follow(line, JOB, screen, clock=lambda: line.now, sleep=line.wait)
     return b"".join(shown), state, told
 
 
@@ -69,9 +72,16 @@ def test_every_byte_is_shown_once_however_often_the_line_breaks(lengths: list[in
 
 
 def test_a_host_that_stays_away_is_given_up_with_the_way_back() -> None:
-    with pytest.raises(LineError, match="away") as error:
-        followed(_Line([0] * 99), step_s=400)
+    line = _Line([0] * 999, holds_s=20.0)
+    with pytest.raises(LineError, match="away for 15 min") as error:
+        followed(line)
     assert "harness remote attach 1-train" in (error.value.hint or "")
+    assert 900 < line.now < 960
+
+
+def test_a_job_that_is_silent_for_hours_was_not_away_when_its_line_breaks() -> None:
+    shown, state, told = followed(_Line([0, 0, 99], holds_s=7200.0))
+    assert (shown, state.code, len(told)) == (OUTPUT, 3, 2)
 
 
 def test_what_is_no_matter_of_the_line_is_an_error() -> None:
