@@ -105,11 +105,21 @@ def _bring(kind: str, job: RemoteJob, mirror: Settings, settings: Settings) -> l
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    """Makes a folder equal to another, its files shared on disk: rsync replaces, never rewrites."""
+    """Makes a folder equal to another, its files shared on disk: rsync replaces, never rewrites.
+
+    They are copied where that cannot be: checkpoints may lie on a disk of their own.
+    """
     scratch = target.with_name(f".{target.name}.coming")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(source, scratch, symlinks=True, copy_function=os.link)
+    shutil.copytree(source, scratch, symlinks=True, copy_function=_link_or_copy)
     if target.exists():
         shutil.rmtree(target)
     scratch.rename(target)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
