@@ -120,9 +120,12 @@ class WorkerProcess:
         except psutil.NoSuchProcess:
             return []
 
-    def wait(self) -> int:
-        """The exit code; negative for the signal that ended it."""
-        return self._process.wait()
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit code, negative for the signal that ended it; None when it has not ended."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
 
 
 class Interrupts:

@@ -38,8 +38,8 @@ def supervise(
 ) -> Attempt:
     """Runs a job to its end, whatever that is; no process is left behind.
 
-    The first Ctrl-C or SIGTERM asks the child to save and stop; the second ends it, and so does a
-    child that has not stopped two minutes after it was asked.
+    The first Ctrl-C or SIGTERM asks the child to save and stop; the second ends it, and so do two
+    minutes in which it has not stopped after it was asked, or after its last word.
 
     Args:
         job_path: The TrainJob; the log goes beside it.
@@ -78,9 +78,28 @@ def supervise(
             if interrupts.count > num_asked:
                 # What is not recorded now will be when the training is resumed.
                 raise KeyboardInterrupt
-        outcome = judge(worker.wait(), recorder.ended, interrupts.count, log_path)
+        outcome = _see_end(worker, recorder, interrupts, num_asked, log_path)
     recorder.log_summary(time.monotonic() - began)
     return Attempt(outcome, is_too_long=False)
+
+
+def _see_end(
+    worker: WorkerProcess,
+    recorder: Recorder,
+    interrupts: Interrupts,
+    num_asked: int,
+    log_path: Path,
+) -> Outcome:
+    """How a child ends that has nothing more to say, and nothing to save."""
+    end_by, is_hung = time.monotonic() + _STOP_TIMEOUT_S, False
+    while (code := worker.wait(_LISTEN_S)) is None:
+        is_hung = time.monotonic() >= end_by
+        if is_hung or interrupts.count > num_asked:
+            worker.kill()
+    if is_hung and not interrupts.count:
+        why = f"the worker did not end within {_STOP_TIMEOUT_S:.0f} s of its last word"
+        return Outcome(RunStatus.FAILED, why)
+    return judge(code, recorder.ended, interrupts.count, log_path)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 from typing import Self
 
@@ -8,8 +9,9 @@ from fakes.tiny_models import write_tiny_drafter
 
 from harness.errors import CheckError
 from harness.tracking import names
+from harness.tracking.records import RunStatus
 from harness.training import supervise as module
-from harness.training.messages import Message, Saved, Step
+from harness.training.messages import Ended, Message, Saved, Step
 from harness.training.recorder import Recorder
 
 from .conftest import MakePlan
@@ -33,6 +35,42 @@ class FakeWorker:
     def read_lines(self, _: float) -> list[bytes] | None:
         lines, self.lines = self.lines, []
         return lines or None
+
+
+class HangingWorker(FakeWorker):
+    """A child that does not end after its last word; waiting for it, somebody may lose patience."""
+
+    def __init__(self, *said: Message, is_interrupted: bool) -> None:
+        super().__init__(*said)
+        self.is_interrupted, self.is_killed = is_interrupted, False
+
+    def wait(self, _: float) -> int | None:
+        if self.is_interrupted:
+            signal.raise_signal(signal.SIGINT)
+        return -9 if self.is_killed else None
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_a_child_that_hangs_after_its_last_word_is_ended(
+    store: MemoryStore,
+    make_plan: MakePlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_interrupted: bool,
+) -> None:
+    worker = HangingWorker(Ended(outcome="finished", step=7), is_interrupted=is_interrupted)
+    monkeypatch.setattr(module, "WorkerProcess", lambda *_: worker)
+    if not is_interrupted:
+        monkeypatch.setattr(module, "_STOP_TIMEOUT_S", 0.0)
+    run = store.start_run(names.KIND_TRAIN, "train", experiment=names.EXPERIMENT_TRAIN)
+    recorder = Recorder(run, store, make_plan(), lambda *_: None, attempt=1)
+    outcome = module.supervise(tmp_path / "job.json", recorder, {}).outcome
+    assert outcome.status is (RunStatus.KILLED if is_interrupted else RunStatus.FAILED)
+    assert ("did not end" in str(outcome.reason)) is not is_interrupted
+    assert worker.is_gone
 
 
 def test_the_curve_up_to_a_checkpoint_that_is_refused_is_in_the_store(
