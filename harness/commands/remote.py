@@ -23,6 +23,7 @@ from harness.tracking import preflight
 from harness.tracking.migrate import Place
 from harness.tracking.resolve import resolve_drafter
 from harness.tracking.store import open_store
+from harness.training.process import signal_name
 
 app = typer.Typer(
     add_completion=False,
@@ -177,6 +178,11 @@ def _exit_code(job: RemoteJob, state: JobState) -> int:
         raise WorkError(
             f"{job.id}: its process on {job.host} is gone and left no exit code",
             f"was the host restarted? harness remote resume {job.id} goes on where it saved",
+        )
+    if state.code < 0:
+        raise WorkError(
+            f"{job.id}: it was ended by {signal_name(state.code)} on {job.host}",
+            f"did it take too much memory? harness remote resume {job.id} goes on where it saved",
         )
     return state.code
 

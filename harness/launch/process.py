@@ -30,6 +30,11 @@ _MOST_BYTES = 1 << 20
 """Of what is read of the output at once."""
 
 
+def command_code(code: int) -> int:
+    """How a command ended by the exit code of its supervisor; negative for a signal."""
+    return code - 256 if 256 - code in set(signal.Signals) else code
+
+
 class TaskProcess:
     """A task that runs on this host; leaving the `with` block kills it.
 
@@ -64,7 +69,7 @@ class TaskProcess:
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
         code = self._process.poll()
-        return code - 256 if code is not None and code > 255 - signal.NSIG else code
+        return None if code is None else command_code(code)
 
     def read_log(self, offset: int) -> bytes:
         """What it printed after so many bytes, at most a MiB."""

@@ -5,6 +5,7 @@ sent. The job itself is a process in a session of its own: it goes on when the l
 found again by what it left in its folder.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 from eval.supervise import guard
 from harness.digests import write_atomic
 from harness.drafter.provenance import code_digest
+from harness.launch.process import command_code
 from harness.remote.inputs import digest_path
 from harness.remote.records import (
     ENDED_NAME,
@@ -81,7 +83,10 @@ def start(folder: Path, attempt: int) -> int:
         pipe.write(sys.stdin.buffer.read())
     while read_state(folder).state == "new" and process.poll() is None:
         time.sleep(_POLL_S)
-    return int(read_state(folder).state == "new")
+    if read_state(folder).state != "new":
+        return 0
+    sys.stderr.write(f"it did not start; the end of {folder / LOG_NAME} says why\n")
+    return 1
 
 
 def work(folder: Path) -> int:
@@ -103,7 +108,7 @@ def work(folder: Path) -> int:
         signal.signal(number, pass_on)
     started = Started(owner=current_owner(), at=_now())
     write_atomic(folder / OWNER_NAME, started.model_dump_json())
-    code = process.wait()
+    code = command_code(process.wait())
     write_atomic(folder / ENDED_NAME, Ended(code=code, at=_now()).model_dump_json())
     return code
 
@@ -162,9 +167,11 @@ def stop(folder: Path) -> int:
     try:
         started = Started.model_validate_json((folder / OWNER_NAME).read_bytes())
     except FileNotFoundError:
+        sys.stderr.write("it was not started\n")
         return 1
     if is_alive(started.owner):
-        os.kill(started.owner.pid, signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):  # it ended just now
+            os.kill(started.owner.pid, signal.SIGINT)
     return 0
 
 

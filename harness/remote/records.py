@@ -57,7 +57,7 @@ class JobState(Frozen):
     state: Literal["new", "running", "ended", "lost"]
     """lost: its process is gone and left no exit code, as after a restart of the host."""
     code: int | None = None
-    """Exit code of the command."""
+    """Exit code of the command, negative for the signal that ended it."""
     num_log_bytes: int = 0
     num_attempts: int = 0
     """How often it was started."""

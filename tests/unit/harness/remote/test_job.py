@@ -1,7 +1,12 @@
 from pathlib import Path
 
-from harness.remote.job import read_state
-from harness.remote.records import ENDED_NAME, LOG_NAME, OWNER_NAME, Ended, Started
+import pytest
+
+from harness.commands.remote import _exit_code
+from harness.errors import WorkError
+from harness.remote import job
+from harness.remote.job import read_state, stop
+from harness.remote.records import ENDED_NAME, LOG_NAME, OWNER_NAME, Ended, JobState, Started
 from harness.remote.ship import job_words
 from harness.tracking.owner import current_owner
 
@@ -33,3 +38,28 @@ def test_the_hosts_side_runs_from_the_code_that_was_sent() -> None:
     assert words[:2] == ("sh", "-c")
     assert words[4:6] == ("r", "c" * 64)
     assert words[6:] == ("python3", "-P", "-m", "harness.remote.job", "status", "jobs/1-train")
+
+
+def test_a_job_that_ended_while_it_was_asked_to_stop_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise ProcessLookupError
+
+    begin(tmp_path)
+    monkeypatch.setattr(job.os, "kill", kill)
+    assert stop(tmp_path) == 0
+
+
+def test_a_job_that_was_not_started_cannot_be_stopped_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stop(tmp_path) == 1
+    assert capsys.readouterr().err == "it was not started\n"
+
+
+def test_a_job_that_a_signal_ended_has_failed_and_says_so() -> None:
+    assert _exit_code(JOB, JobState(state="ended", code=4)) == 4
+    with pytest.raises(WorkError, match="ended by SIGKILL on box") as caught:
+        _exit_code(JOB, JobState(state="ended", code=-9))
+    assert "harness remote resume 1-train" in str(caught.value.hint)
