@@ -53,18 +53,22 @@ def require_green(checks: Sequence[Check], what: str) -> None:
 
 def check_gpus() -> list[Check]:
     """Each visible GPU: its free memory, and who else holds some."""
-    wanted = set(visible_gpus())
-    return [_check_gpu(gpu) for gpu in read_gpus() if {gpu.index, gpu.uuid} & wanted]
+    return [_check_gpu(gpu) for gpu in _read_visible()]
 
 
 def check_memory(needed_bytes: int, device: Literal["cpu", "cuda"]) -> Check:
-    """Free memory against an estimate: of the GPU with most of it, else of the machine."""
-    gpus = read_gpus() if device == "cuda" else ()
+    """Free memory against an estimate: of the visible GPU with most of it, else of the machine."""
+    gpus = _read_visible() if device == "cuda" else ()
     free = max((g.free_bytes for g in gpus), default=psutil.virtual_memory().available)
     where = "GPU memory for it" if gpus else "memory for it"
     return _against(
         where, needed_bytes, free, "a smaller total_seq_len or --batch-tokens, or a freer machine"
     )
+
+
+def _read_visible() -> tuple[Gpu, ...]:
+    wanted = set(visible_gpus())
+    return tuple(gpu for gpu in read_gpus() if {gpu.index, gpu.uuid} & wanted)
 
 
 def check_disk(folder: Path, needed_bytes: int, what: str) -> Check:

@@ -38,6 +38,15 @@ def test_a_gpu_that_another_holds_is_named_with_the_process() -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
+def test_memory_of_a_gpu_that_is_not_to_be_used_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert preflight.check_memory(100 * 10**9, "cuda").state == "failed"
+    assert preflight.check_memory(10 * 10**9, "cuda").state == "ok"
+
+
+@pytest.mark.usefixtures("two_gpus")
 def test_memory_is_held_against_the_freest_gpu() -> None:
     assert preflight.check_memory(100 * 10**9, "cuda").state == "ok"
     assert preflight.check_memory(150 * 10**9, "cuda").state == "failed"
