@@ -118,6 +118,7 @@ class Driver:
         if now >= self._next_check:
             self._next_check = now + _CHECK_S
             ray.nodes()  # ends this process where another head has taken the place of ours
+            self._fit_waiting()
         for running in list(self._running.values()):
             if running.pending is None and now >= running.next_look:
                 offsets = running.log_offset, running.result_offset
@@ -128,6 +129,16 @@ class Driver:
             if now >= expires:
                 self._idle.remove((expires, lease))
                 lease.end()
+
+    def _fit_waiting(self) -> None:
+        """Asks anew for room where the largest host, which a task waits for, is another now."""
+        for running in [running for running in self._running.values() if not running.is_started]:
+            with contextlib.suppress(PrerequisiteError):  # such a host may come back
+                shape = shape_of(running.task.num_gpus, is_alone=running.task.is_alone)
+                if shape != running.lease.shape:
+                    running.lease.end()
+                    running.lease = self._take_lease(shape)
+                    running.pending = running.lease.facts
 
     def _take(self, running: Running) -> None:
         task, lease = running.task, running.lease

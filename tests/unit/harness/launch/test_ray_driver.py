@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from harness.launch.ray_place import Seen
 from harness.launch.ray_words import Ended, Launch, Lost, Word
 
 FIT = HostFacts("one", "c" * 64, {}, sees_folder=True)
+WAITS = "for room"
 AWAY = ActorUnavailableError("the line is cut", None)
 RUNS, ENDED = Seen(None, b"", b"", is_left=False), Seen(7, b"", b"", is_left=False)
 
@@ -41,26 +43,37 @@ class FakePlace:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakePlace], list[Word]]:
-    """Runs a task in a place to its end; what is told of it."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Word]]:
+    """Runs a task to its end, in places whose shapes come one after the other; what is told."""
+
+    def wait(answers: list[object], **_: object) -> tuple[list[object], list[object]]:
+        return ([], answers) if answers == [WAITS] else (answers, [])
 
     def get(answer: object) -> object:
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    fake = SimpleNamespace(
-        wait=lambda refs, **_: (refs, []), get=get, nodes=list, kill=lambda _: None
-    )
+    fake = SimpleNamespace(wait=wait, get=get, nodes=list, kill=lambda _: None)
     monkeypatch.setattr(ray_driver, "ray", fake)
     monkeypatch.setattr(ray_driver, "_POLL_S", 0.0)
-    monkeypatch.setattr(ray_driver, "shape_of", lambda *_, **__: "a share")
+    monkeypatch.setattr(ray_driver, "_CHECK_S", 0.0)
 
-    def find(place: FakePlace) -> list[Word]:
-        lease = SimpleNamespace(
-            place=place, shape="a share", end=lambda: None, facts=place.describe.remote()
+    def find(*places: FakePlace) -> list[Word]:
+        left = list(enumerate(places))
+        shapes = [shape for shape, _ in left]
+        last = shapes[-1]
+        monkeypatch.setattr(
+            ray_driver, "shape_of", lambda *_, **__: shapes.pop(0) if shapes else last
         )
-        monkeypatch.setattr(ray_driver, "Lease", lambda *_: lease)
+
+        def lease(shape: int, _: Path) -> SimpleNamespace:
+            number, place = left.pop(0)
+            assert shape == number
+            end = partial(place.calls.append, "given back")
+            return SimpleNamespace(place=place, shape=shape, end=end, facts=place.describe.remote())
+
+        monkeypatch.setattr(ray_driver, "Lease", lease)
         said: list[Word] = []
         wanted = Wanted(
             address="", code_dir=tmp_path, code=FIT.code, marker=tmp_path, only_host=None
@@ -77,14 +90,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakePlace]
     return find
 
 
-def test_a_hiccup_of_the_network_is_waited_out(run: Callable[[FakePlace], list[Word]]) -> None:
+def test_a_hiccup_of_the_network_is_waited_out(run: Callable[..., list[Word]]) -> None:
     place = FakePlace(describe=[AWAY, AWAY, FIT], look=[RUNS, AWAY, RUNS, AWAY, ENDED])
     assert run(place) == [Ended(id="1", code=7)]
     assert place.calls.count("start") == 1
 
 
+def test_a_task_that_waits_for_more_than_any_host_has_now_takes_what_there_is(
+    run: Callable[..., list[Word]],
+) -> None:
+    large, small = FakePlace(describe=[WAITS]), FakePlace(describe=[FIT], look=[RUNS, ENDED])
+    assert run(large, small) == [Ended(id="1", code=7)]
+    assert large.calls == ["describe", "given back"]
+
+
 def test_a_task_of_which_nobody_knows_whether_it_was_begun_is_lost(
-    run: Callable[[FakePlace], list[Word]], tmp_path: Path
+    run: Callable[..., list[Word]], tmp_path: Path
 ) -> None:
     place = FakePlace(describe=[FIT], start=[AWAY], look=[RuntimeError("no task was started")])
     (lost,) = run(place)
@@ -102,7 +123,7 @@ def test_a_task_of_which_nobody_knows_whether_it_was_begun_is_lost(
     ],
 )
 def test_the_end_of_an_actor_in_whatever_words_loses_its_task_alone(
-    run: Callable[[FakePlace], list[Word]], error: RayError
+    run: Callable[..., list[Word]], error: RayError
 ) -> None:
     (lost,) = run(FakePlace(describe=[FIT], look=[RUNS, error]))
     assert isinstance(lost, Lost)
@@ -111,7 +132,7 @@ def test_the_end_of_an_actor_in_whatever_words_loses_its_task_alone(
 
 @pytest.mark.parametrize(("code", "is_lost"), [(130, True), (0, False)])
 def test_a_task_that_stopped_because_nobody_looked_is_lost_unless_it_was_through(
-    run: Callable[[FakePlace], list[Word]], code: int, is_lost: bool
+    run: Callable[..., list[Word]], code: int, is_lost: bool
 ) -> None:
     (word,) = run(FakePlace(describe=[FIT], look=[RUNS, Seen(code, b"", b"", is_left=True)]))
     assert isinstance(word, Lost if is_lost else Ended)
