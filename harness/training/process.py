@@ -4,12 +4,14 @@ The one place of this room that starts processes.
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -24,6 +26,7 @@ _WORKER = "harness.training.worker"
 _GANG = "harness.training.worker.torchrun"
 _READ_BYTES = 1 << 16
 _KILL_WAIT_S = 10.0
+_SAME_WISH_S = 1.0
 _GPU_TIMEOUT_S = 5.0
 _GPU_QUERY = ("utilization.gpu", "memory.used")
 _MIB = 1 << 20
@@ -129,13 +132,16 @@ class WorkerProcess:
 
 
 class Interrupts:
-    """Counts Ctrl-C and SIGTERM instead of raising, so that no half-read message is lost.
+    """Counts wishes to stop instead of raising, so that no half-read message is lost.
 
-    Outside the main thread, where Python takes no handlers, it counts nothing.
+    A wish is a Ctrl-C or SIGTERM, and all that comes within a second of it: where a launcher dies,
+    a trial hears of it twice, from its supervisor and from the end of its pipe. Outside the main
+    thread, where Python takes no handlers, it counts nothing.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self._wished_at = -math.inf
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -149,7 +155,9 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - Python's
-        self.count += 1
+        now = time.monotonic()
+        if now - self._wished_at >= _SAME_WISH_S:
+            self.count, self._wished_at = self.count + 1, now
 
 
 class ResourceMeter:

@@ -38,8 +38,8 @@ def supervise(
 ) -> Attempt:
     """Runs a job to its end, whatever that is; no process is left behind.
 
-    The first Ctrl-C or SIGTERM asks the child to save and stop; the second ends it, and so do two
-    minutes in which it has not stopped after it was asked, or after its last word.
+    The first wish to stop (see `Interrupts`) asks the child to save first; the second ends it, and
+    so do two minutes in which it has not stopped after it was asked, or after its last word.
 
     Args:
         job_path: The TrainJob; the log goes beside it.

@@ -1,4 +1,24 @@
-from harness.training.process import gpu_figures, signal_name
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from harness.training.process import Interrupts, gpu_figures, signal_name
+
+
+def test_signals_of_one_second_are_one_wish_to_stop_and_later_ones_are_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("harness.training.process.time", clock)
+    with Interrupts() as interrupts:
+        counts = []
+        for seconds, number in ((0.0, signal.SIGINT), (0.3, signal.SIGTERM), (1.0, signal.SIGINT)):
+            now += seconds
+            signal.raise_signal(number)
+            counts.append(interrupts.count)
+    assert counts == [1, 1, 2]
 
 
 def test_gpu_lines_become_figures_per_gpu() -> None:

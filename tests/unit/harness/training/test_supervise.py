@@ -73,6 +73,42 @@ def test_a_child_that_hangs_after_its_last_word_is_ended(
     assert worker.is_gone
 
 
+class AskedWorker(FakeWorker):
+    """A child that trains while two signals come at once, and ends when it is told anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def read_lines(self, _: float) -> list[bytes] | None:
+        if self.told:
+            return None
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        return []
+
+    def interrupt(self) -> None:
+        self.told.append("save and stop")
+
+    def kill(self) -> None:
+        self.told.append("end")
+
+    def wait(self, _: float) -> int | None:
+        return 130
+
+
+def test_a_child_whose_launcher_died_is_asked_to_save_though_that_is_heard_twice(
+    store: MemoryStore, make_plan: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = AskedWorker()
+    monkeypatch.setattr(module, "WorkerProcess", lambda *_: worker)
+    run = store.start_run(names.KIND_TRAIN, "train", experiment=names.EXPERIMENT_TRAIN)
+    recorder = Recorder(run, store, make_plan(), lambda *_: None, attempt=1)
+    outcome = module.supervise(tmp_path / "job.json", recorder, {}).outcome
+    assert worker.told == ["save and stop"]
+    assert outcome.status is RunStatus.KILLED
+
+
 def test_the_curve_up_to_a_checkpoint_that_is_refused_is_in_the_store(
     store: MemoryStore, make_plan: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
