@@ -54,7 +54,7 @@ def run(
     root: Annotated[str, typer.Option(help="Folder there, below the home or absolute.")] = (
         "drafter-harness"
     ),
-    gpus: Annotated[int, typer.Option(help="Free GPUs that it must have.")] = 0,
+    gpus: Annotated[int, typer.Option(help="Free GPUs that it must have, and sees.")] = 0,
     pass_env: Annotated[
         list[str] | None, typer.Option(help="A variable that it is told, such as HF_TOKEN.")
     ] = None,
@@ -78,13 +78,14 @@ def run(
         python=python,
         code=code_digest(),
         arguments=cargo.arguments,
+        num_gpus=gpus,
         inputs=tuple(f"{item.source.name} {item.digest.root}" for item in cargo.inputs),
         passed=tuple(pass_env or ()),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     told = _told(job.passed)
     line = Host(host, job.ssh_config)
-    _check(line, job, cargo, gpus)
+    _check(line, job, cargo)
     if dry_run:
         render.show_facts("would be sent", {i.source.name: i.digest.root for i in cargo.inputs})
         return 0
@@ -196,10 +197,10 @@ def _fetch(line: Host, job: RemoteJob, target: Place, folder: Path) -> None:
     render.log(f"brought home: {num_runs} runs, {num_checkpoints} checkpoints{beside}")
 
 
-def _check(line: Host, job: RemoteJob, cargo: Cargo, num_gpus: int) -> None:
+def _check(line: Host, job: RemoteJob, cargo: Cargo) -> None:
     facts = environment.ask(line, job.python, job.root, cargo.packages)
     checks = environment.check_host(
-        facts, needed_bytes=cargo.num_bytes, num_gpus=num_gpus, packages=cargo.packages
+        facts, needed_bytes=cargo.num_bytes, num_gpus=job.num_gpus, packages=cargo.packages
     )
     preflight.require_green(checks, f"work on {line.address}")
     render.log(f"{line.address}: {len(checks)} checks are green, {facts.num_cpus} cores")

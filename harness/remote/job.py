@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from eval.supervise import guard
 from harness.digests import write_atomic
+from harness.drafter.gpus import read_gpus
 from harness.drafter.provenance import code_digest
 from harness.launch.process import command_code
 from harness.remote.inputs import digest_path
@@ -45,6 +46,7 @@ _PATIENCE_S = 180.0
 _POLL_S = 0.2
 _CHUNK_BYTES = 1 << 16
 _STORE = "MLFLOW_TRACKING_URI"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def main(verb: str, folder: Path, *rest: str) -> int:
@@ -60,7 +62,10 @@ def main(verb: str, folder: Path, *rest: str) -> int:
 
 
 def start(folder: Path, attempt: int) -> int:
-    """Starts the job in the background; its variables come by stdin and are never written."""
+    """Starts the job in the background; its variables come by stdin and are never written.
+
+    It is shown as many free GPUs as it was given; where CUDA_VISIBLE_DEVICES is set, those.
+    """
     job = RemoteJob.model_validate_json((folder / JOB_NAME).read_bytes())
     if code_digest() != job.code:
         sys.stderr.write(f"expected code {job.code}, found {code_digest()}: refused\n")
@@ -69,6 +74,14 @@ def start(folder: Path, attempt: int) -> int:
         (folder / f"attempt-{attempt}").touch(exist_ok=False)
     except FileExistsError:  # by a call whose answer the line swallowed
         return 0
+    told: dict[str, str] = json.loads(sys.stdin.buffer.read() or b"{}")
+    if job.num_gpus and _VISIBLE not in child_environment(**told):
+        free = [gpu.index for gpu in read_gpus() if gpu.is_free]
+        if len(free) < job.num_gpus:
+            (folder / f"attempt-{attempt}").unlink()
+            sys.stderr.write(f"expected {job.num_gpus} free GPUs, found {len(free)}: not started\n")
+            return 1
+        told[_VISIBLE] = ",".join(free[: job.num_gpus])
     for name in (OWNER_NAME, ENDED_NAME):
         (folder / name).unlink(missing_ok=True)
     with (folder / LOG_NAME).open("ab") as log:
@@ -80,7 +93,7 @@ def start(folder: Path, attempt: int) -> int:
             start_new_session=True,
         )
     with process.stdin as pipe:  # type: ignore[union-attr]  # it is a pipe
-        pipe.write(sys.stdin.buffer.read())
+        pipe.write(json.dumps(told).encode())
     while read_state(folder).state == "new" and process.poll() is None:
         time.sleep(_POLL_S)
     if read_state(folder).state != "new":

@@ -34,6 +34,8 @@ class RemoteJob(Frozen):
     """Digest of the code that runs."""
     arguments: tuple[str, ...]
     """After `harness`, as they run there."""
+    num_gpus: int = 0
+    """Free GPUs that it is shown, chosen when it starts; 0: all."""
     inputs: tuple[str, ...] = ()
     """What was sent beside the code, each with its digest."""
     passed: tuple[str, ...] = ()

@@ -7,9 +7,6 @@ from harness.drafter.gpus import read_gpus
 from harness.errors import ConfigError
 from harness.settings import visible_gpus
 
-_BUSY_SHARE = 0.5
-"""Of a GPU's memory that must be free for a trial to be started on it."""
-
 
 class Slot(Frozen):
     """Room for one trial at a time."""
@@ -53,7 +50,7 @@ def find_slots(workers: int | None, *, is_cpu: bool, nproc: int = 1) -> tuple[Sl
 def busy_reason(slot: Slot) -> str | None:
     """Why a trial should not be started on a GPU now; None when nothing speaks against it."""
     found = read_gpus(slot.gpu) if slot.gpu else ()
-    busy = [gpu for gpu in found if gpu.free_bytes < _BUSY_SHARE * gpu.total_bytes]
+    busy = [gpu for gpu in found if not gpu.is_free]
     if not busy:
         return None
     free, total = busy[0].free_bytes / 1e9, busy[0].total_bytes / 1e9
