@@ -141,7 +141,7 @@ def _run(prepared: Prepared, store: Store, place: Launcher | None) -> Ended:
     """Searches, and measures survivors: here, or each time on a host of the launcher."""
     settings = prepared.place.settings
     if place is None:
-        begin("sweep", check_training(prepared.base, settings))
+        begin("sweep", check_training(prepared.base, settings, is_anywhere=True))
     require_trainable(prepared, store)
     with live_table() as table:
 

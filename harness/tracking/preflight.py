@@ -56,10 +56,25 @@ def check_gpus() -> list[Check]:
     return [_check_gpu(gpu) for gpu in _read_visible()]
 
 
-def check_memory(needed_bytes: int, device: Literal["cpu", "cuda"]) -> Check:
-    """Free memory against an estimate: of the visible GPU with most of it, else of the machine."""
+def check_memory(
+    needed_bytes: int,
+    device: Literal["cpu", "cuda"],
+    num_gpus: int = 1,
+    *,
+    is_anywhere: bool = False,
+) -> Check:
+    """Free memory against an estimate: of the GPUs that will be used, else of the machine.
+
+    Args:
+        needed_bytes: By each process.
+        device: Where it computes.
+        num_gpus: How many of the visible GPUs it takes, from the first on.
+        is_anywhere: It will do with the next as many, and so on, where the first have no room.
+    """
     gpus = _read_visible() if device == "cuda" else ()
-    free = max((g.free_bytes for g in gpus), default=psutil.virtual_memory().available)
+    shares = [gpus[first : first + num_gpus] for first in range(0, len(gpus), num_gpus)]
+    rooms = [min(gpu.free_bytes for gpu in share) for share in shares]
+    free = max(rooms if is_anywhere else rooms[:1], default=psutil.virtual_memory().available)
     where = "GPU memory for it" if gpus else "memory for it"
     return _against(
         where, needed_bytes, free, "a smaller total_seq_len or --batch-tokens, or a freer machine"
@@ -67,8 +82,9 @@ def check_memory(needed_bytes: int, device: Literal["cpu", "cuda"]) -> Check:
 
 
 def _read_visible() -> tuple[Gpu, ...]:
-    wanted = set(visible_gpus())
-    return tuple(gpu for gpu in read_gpus() if {gpu.index, gpu.uuid} & wanted)
+    """The visible GPUs in the order in which CUDA numbers them."""
+    found = {name: gpu for gpu in read_gpus() for name in (gpu.index, gpu.uuid)}
+    return tuple(found[name] for name in visible_gpus() if name in found)
 
 
 def check_disk(folder: Path, needed_bytes: int, what: str) -> Check:

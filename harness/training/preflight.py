@@ -19,19 +19,23 @@ Device = Literal["cpu", "cuda"]
 _DTYPES = {"cuda": "bfloat16", "cpu": "float32"}
 
 
-def check_training(config: TrainConfig, settings: Settings) -> list[Check]:
+def check_training(
+    config: TrainConfig, settings: Settings, *, is_anywhere: bool = False
+) -> list[Check]:
     """The checks of a training; nothing is hashed and nothing is started.
 
     Args:
         config: The training.
         settings: Where things are.
+        is_anywhere: Any of the visible GPUs will do, as for the trials of a sweep; else the first.
     """
     device: Device = "cuda" if config.device == "auto" and visible_gpus() else "cpu"
     verifier, verifier_check = preflight.check_verifier(config.verifier, settings)
     corpus, corpus_check = _check_corpus(config, settings)
     checks = [verifier_check, corpus_check, *(preflight.check_gpus() if device == "cuda" else ())]
     if verifier is not None and corpus is not None:
-        checks += _check_sizes(config, settings, verifier, corpus, device)
+        room = _check_sizes(config, settings, verifier, corpus, device, is_anywhere=is_anywhere)
+        checks += room
         trained = config.dtype if config.dtype != "auto" else _DTYPES[device]
         checks.append(preflight.check_states_dtype(corpus.dtype, trained, verifier))
     return [
@@ -53,7 +57,13 @@ def _check_corpus(config: TrainConfig, settings: Settings) -> tuple[Corpus | Non
 
 
 def _check_sizes(
-    config: TrainConfig, settings: Settings, verifier: Verifier, corpus: Corpus, device: Device
+    config: TrainConfig,
+    settings: Settings,
+    verifier: Verifier,
+    corpus: Corpus,
+    device: Device,
+    *,
+    is_anywhere: bool,
 ) -> list[Check]:
     """Memory and disk, where the drafter's shape can be told."""
     try:
@@ -64,8 +74,11 @@ def _check_sizes(
     known: dict[str, Any] = {"config": config, "shape": shape}
     needed = TrainPlan.model_construct(**known).needed_bytes
     estimate = estimate_training(config, shape, device)
+    memory = preflight.check_memory(
+        estimate.memory_bytes, device, config.nproc, is_anywhere=is_anywhere
+    )
     return [
-        preflight.check_memory(estimate.memory_bytes, device),
+        memory,
         preflight.check_disk(settings.checkpoints_dir, needed, "checkpoints"),
     ]
 

@@ -47,9 +47,18 @@ def test_memory_of_a_gpu_that_is_not_to_be_used_is_not_counted(
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_memory_is_held_against_the_freest_gpu() -> None:
-    assert preflight.check_memory(100 * 10**9, "cuda").state == "ok"
-    assert preflight.check_memory(150 * 10**9, "cuda").state == "failed"
+@pytest.mark.parametrize(
+    ("visible", "num_gpus", "state"),
+    [("0,1", 1, "ok"), ("1,0", 1, "failed"), ("GPU-b,GPU-a", 1, "failed"), ("0,1", 2, "failed")],
+)
+def test_memory_is_held_against_the_gpus_that_will_be_used(
+    monkeypatch: pytest.MonkeyPatch, visible: str, num_gpus: int, state: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert preflight.check_memory(100 * 10**9, "cuda", num_gpus).state == state
+    anywhere = preflight.check_memory(100 * 10**9, "cuda", num_gpus, is_anywhere=True)
+    assert anywhere.state == ("ok" if num_gpus == 1 else "failed")
+    assert preflight.check_memory(150 * 10**9, "cuda", is_anywhere=True).state == "failed"
     assert preflight.check_memory(10**15, "cpu").state == "failed"
 
 
