@@ -86,7 +86,10 @@ def root(
 
 def main() -> None:
     """Runs a command; every failure becomes a message, a hint and an exit code."""
+    from harness.settings import number_gpus
+
     signal.signal(signal.SIGTERM, _terminate)
+    number_gpus()
     sys.exit(run(sys.argv[1:]))
 
 

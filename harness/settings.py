@@ -26,10 +26,6 @@ SHARED_CORES = {"OMP_WAIT_POLICY": "PASSIVE"}
 """For torch beside other processes: its threads wait by sleeping. On two cores shared with one more
 process that halved the time of matrix products, 12.7 s to 6.1 s; spinning threads starve others."""
 
-_PLACES = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""GPUs are numbered as nvidia-smi does: CUDA puts the fastest first, and where a host has two kinds
-of them, the one that was looked at is not the one that is used."""
-
 TASK_ID = "HARNESS_TASK"
 _CARRIED = ("MLFLOW_", "HARNESS_", "HF_", "PG", "AWS_", "VLLM_")
 
@@ -183,6 +179,15 @@ def share_cores() -> None:
         os.environ.setdefault(name, value)
 
 
+def number_gpus() -> None:
+    """Lets this process and all that it starts number GPUs as nvidia-smi does.
+
+    CUDA puts the fastest first, and where a host has two kinds of them, the one that was looked at
+    is then not the one that is used. To be called before CUDA is.
+    """
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+
+
 def visible_gpus() -> tuple[str, ...]:
     """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -230,4 +235,4 @@ def added_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def child_environment(**changes: str) -> dict[str, str]:
     """The environment for a process we start: ours, with changes, and nothing that phones home."""
-    return {**_PLACES, **os.environ, **_QUIET, **changes}
+    return {**os.environ, **_QUIET, **changes}

@@ -16,7 +16,7 @@ from pathlib import Path
 from eval.errors import EvalError
 from harness.digests import write_atomic
 from harness.errors import ConfigError, HarnessError, TrackingError
-from harness.settings import Settings, share_cores
+from harness.settings import Settings, number_gpus, share_cores
 from harness.sweep.architecture import architecture_of
 from harness.sweep.causes import Causes
 from harness.sweep.records import (
@@ -196,4 +196,5 @@ if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):  # from here, or through a supervisor elsewhere
         signal.signal(number, signal.default_int_handler)
     share_cores()
+    number_gpus()
     sys.exit(main(Path(sys.argv[1])))
