@@ -21,7 +21,7 @@ from harness.digests import write_atomic
 from harness.errors import PrerequisiteError
 from harness.launch.ports import Task
 from harness.launch.slurm_task import Ended, run_task, stop_path
-from harness.settings import Settings, added_environment, child_environment
+from harness.settings import Settings, added_environment, child_environment, set_variables
 
 Cluster = Literal["slurm", "local"]
 AUTO, LOCAL = "auto", "local"
@@ -30,6 +30,10 @@ _SIGN_S = 10.0
 _POLL_S = 0.2
 _DEFAULT_MINUTES = 24 * 60
 _NUM_LOCAL = 2
+_CPUS_PER_GPU = 8
+"""For a process that trains and the workers that read its rows; Slurm gives a task one CPU."""
+_OWN_CPUS = ("SBATCH_CPUS_PER_GPU", "SBATCH_CPUS_PER_TASK", "SBATCH_TRES_PER_TASK")
+"""By which a user says it otherwise; sbatch refuses two of them together."""
 _KILLED, _REFUSED = -9, 1
 _GPUS = re.compile(r"gpu(?::[\w.\-]+)?:(\d+)")
 _PREEMPTED, _CANCELLED = "PREEMPTED", "CANCELLED"
@@ -198,8 +202,8 @@ class SlurmLauncher:
             except (FailedJobError, FailedSubmissionError) as error:
                 raise PrerequisiteError(
                     f"sbatch did not take {task.name}: {str(error).strip()}",
-                    "name a partition by --address, account and time by SBATCH_ACCOUNT and "
-                    "SBATCH_TIMELIMIT; the same command goes on",
+                    "name a partition by --address, account, time and CPUs by SBATCH_ACCOUNT, "
+                    "SBATCH_TIMELIMIT and SBATCH_CPUS_PER_GPU; the same command goes on",
                 ) from error
         self._jobs.append(job)
         return job
@@ -234,7 +238,13 @@ class SlurmLauncher:
             # Begun again by Slurm, it would not know which run it left open.
             values |= {"slurm_additional_parameters": {"no-requeue": True}}
             values |= {"slurm_partition": self._partition} if self._partition else {}
-            values |= {"slurm_exclusive": True} if task.is_alone else {}
+            if task.is_alone:  # has all CPUs of the node
+                values |= {"slurm_exclusive": True}
+            elif task.num_gpus and not set_variables(_OWN_CPUS):
+                num_cpus = _CPUS_PER_GPU * task.num_gpus
+                # Since Slurm 22.05 srun does not take the number over from sbatch.
+                srun = [f"--cpus-per-task={num_cpus}"]
+                values |= {"cpus_per_task": num_cpus, "slurm_srun_args": srun}
         return values
 
 

@@ -64,9 +64,14 @@ class FakeSlurm(SlurmLauncher):
             raise job
         return job
 
-    def begin(self) -> SlurmJob:
+    def begin(self, **needs: Any) -> SlurmJob:
         path = self.folder / "log"
-        return self.launch(Task(name="a", arguments=(), folder=self.folder, code="", log_path=path))
+        task = Task(name="a", arguments=(), folder=self.folder, code="", log_path=path, **needs)
+        return self.launch(task)
+
+    def script(self) -> str:
+        """What sbatch was given for the last task."""
+        return str(self.executor._executor._make_submission_file_text("run", "id"))
 
 
 @pytest.fixture
@@ -80,17 +85,48 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def test_slurm_is_told_not_to_begin_a_job_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def sbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that seems to have Slurm, and a store that is a server."""
     monkeypatch.setattr("harness.launch.slurm.shutil.which", lambda _: "/usr/bin/sbatch")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://store")
+    monkeypatch.delenv("SBATCH_CPUS_PER_GPU", raising=False)
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_slurm_is_told_not_to_begin_a_job_again(tmp_path: Path) -> None:
     with FakeSlurm(tmp_path, FakeJob(tmp_path, "TIMEOUT"), address="gpus") as launcher:
         launcher.begin()
-        text = launcher.executor._executor._make_submission_file_text("run", "id")
+        text = launcher.script()
     assert "#SBATCH --no-requeue\n" in text
     assert "#SBATCH --signal=USR2@180\n" in text
     assert "#SBATCH --partition=gpus\n" in text
+
+
+@pytest.mark.usefixtures("sbatch")
+@pytest.mark.parametrize(
+    ("needs", "own", "num_asked"),
+    [
+        ({"num_gpus": 2}, None, 2),
+        ({"num_gpus": 2}, "4", 0),
+        ({"num_gpus": 2, "is_alone": True}, None, 0),
+        ({}, None, 0),
+    ],
+)
+def test_cpus_are_asked_for_with_the_gpus_unless_the_user_did_or_the_node_is_taken_whole(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    needs: dict[str, Any],
+    own: str | None,
+    num_asked: int,
+) -> None:
+    if own:
+        monkeypatch.setenv("SBATCH_CPUS_PER_GPU", own)
+    with FakeSlurm(tmp_path, FakeJob(tmp_path, "TIMEOUT"), address="gpus") as launcher:
+        launcher.begin(**needs)
+        text = launcher.script()
+    assert text.count("--cpus-per-task=16") == text.count("--cpus-per-") == num_asked
+    assert ("#SBATCH --gpus-per-node=2\n" in text) is bool(needs)
 
 
 def test_what_sbatch_says_is_told(tmp_path: Path) -> None:
