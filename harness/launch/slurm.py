@@ -158,20 +158,24 @@ class SlurmLauncher:
                 "network, where SQLite loses data",
                 "start the server of deploy/up.sh and name it in MLFLOW_TRACKING_URI",
             )
-        self.folder = settings.mlruns_dir / "launch" / _FOLDER
-        self.folder.mkdir(parents=True, exist_ok=True)
+        # Its own: submitit names files by job, which for a local one is the number of a process,
+        # and takes the result of an earlier process of that number for that of a new one.
+        self.folder = settings.mlruns_dir / "launch" / _FOLDER / uuid.uuid4().hex[:12]
+        self.folder.mkdir(parents=True)
         self._partition = None if address in {AUTO, LOCAL} else address
         self._minutes = minutes
         self.has_refused = False
         """Whether a host was not what it must be."""
         self._jobs: list[SlurmJob] = []
-        self._signs = _Signs(self.folder / f"alive-{uuid.uuid4().hex[:12]}")
+        self._signs = _Signs(self.folder / "alive")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+        if kind is None:  # else what submitit logged may say why
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def count_places(self, num_gpus: int) -> int:
         """See `Launcher.count_places`: of the whole partition, whoever else waits for it."""

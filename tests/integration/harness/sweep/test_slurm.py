@@ -28,5 +28,4 @@ def test_trials_run_as_jobs_of_a_queue(settings: Settings, start: Sweep) -> None
         folder = settings.sweeps_dir / "queued" / "trials" / f"{trial.number:04d}"
         assert (folder / LOG_NAME).exists()
     jobs = settings.mlruns_dir / "launch" / "slurm"
-    assert len(list(jobs.glob("*_submitted.pkl"))) == 2
-    assert not list(jobs.glob("alive-*")), "nothing of the launcher is left"
+    assert not list(jobs.iterdir()), "nothing of the launcher is left"

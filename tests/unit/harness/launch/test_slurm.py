@@ -206,11 +206,21 @@ def test_a_second_refusal_does_not_keep_the_others_from_being_stopped(
         begun = [launcher.begin() for _ in jobs]
         with pytest.raises(PrerequisiteError, match="a in job 17: it has other code"):
             begun[0].poll()
+        launcher.close()
+        assert list(launcher.folder.iterdir()) == [], "no stop file, no sign of life"
     assert jobs[2].is_cancelled
     assert [job.poll() for job in begun] == [1, 1, -9]
-    assert not list(launcher.folder.glob("*.stop"))
-    assert not list(launcher.folder.glob("alive-*"))
     assert now[0] >= begun[2].task.patience_s
+
+
+def test_each_launcher_has_a_folder_of_its_own_which_stays_where_it_failed(tmp_path: Path) -> None:
+    with FakeSlurm(tmp_path) as one, FakeSlurm(tmp_path) as other:
+        assert one.folder != other.folder
+        (one.folder / "17_0_result.pkl").touch()
+    assert not one.folder.exists()
+    with pytest.raises(PrerequisiteError), FakeSlurm(tmp_path, FailedJobError("no")) as failed:
+        failed.begin()
+    assert failed.folder.exists()
 
 
 def test_room_is_counted_by_node_once_whatever_its_gres_is_called() -> None:
