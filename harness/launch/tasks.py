@@ -1,5 +1,6 @@
 """Builds tasks, and follows one to its end for a command that has nothing else to do."""
 
+import codecs
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -92,15 +93,15 @@ def follow(
         WorkError: It lost one host after the other.
         PrerequisiteError: The place is not what it must be, or went away for good.
     """
-    offset = task.log_path.stat().st_size if task.log_path.exists() else 0
+    output = _Output(task.log_path)
     with Interrupts() as interrupts:
         for _ in range(MOST_LOSSES):
             job, num_asked = launcher.launch(task), 0
             while (code := job.poll()) is None:
-                offset = _pass_on(task.log_path, offset, tell)
+                output.pass_on(tell)
                 num_asked = _obey(interrupts, job, num_asked)
                 time.sleep(_LISTEN_S)
-            offset = _pass_on(task.log_path, offset, tell)
+            output.pass_on(tell, is_last=True)
             job.close()
             if interrupts.count and (job.is_lost or code < 0):
                 return _STOPPED
@@ -120,12 +121,21 @@ def _obey(interrupts: Interrupts, job: Job, num_asked: int) -> int:
     return interrupts.count
 
 
-def _pass_on(path: Path, offset: int, tell: Callable[[str], None]) -> int:
-    if not path.exists():
-        return offset
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        text = stream.read()
-    if text:
-        tell(text.decode(errors="replace"))
-    return offset + len(text)
+class _Output:
+    """What a task prints from now on, as text: a character may come in two pieces."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def pass_on(self, tell: Callable[[str], None], *, is_last: bool = False) -> None:
+        """Tells what came since; with the last piece half a character, too, as a mark."""
+        piece = b""
+        if self._path.exists():
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                piece = stream.read()
+        self._offset += len(piece)
+        if text := self._decoder.decode(piece, final=is_last):
+            tell(text)

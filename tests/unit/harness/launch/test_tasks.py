@@ -85,6 +85,28 @@ def test_what_a_task_prints_comes_back_and_so_does_its_exit_code(task: Task) -> 
     assert told == ["attempt 1\n"]
 
 
+class Halving(FakeJob):
+    """What it prints is looked at in the middle of a character."""
+
+    pieces = (b"caf\xc3", b"\xa9\n", b"\xe2\x82")
+
+    def poll(self) -> int | None:
+        with self.task.log_path.open("ab") as log:
+            log.write(self.pieces[self.num_looks])
+        self.num_looks += 1
+        return self.code if self.num_looks == len(self.pieces) else None
+
+
+def test_a_character_that_comes_in_two_pieces_is_one(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, told = FakeLauncher(), list[str]()
+    job = Halving(task, "", 0, is_lost=False)
+    monkeypatch.setattr(launcher, "launch", lambda _: job)
+    follow(launcher, task, told.append, lambda lost: lost)
+    assert "".join(told) == "caf\N{LATIN SMALL LETTER E WITH ACUTE}\n\N{REPLACEMENT CHARACTER}"
+
+
 def test_a_lost_host_closes_its_runs_and_the_same_task_goes_on(task: Task) -> None:
     launcher, told, settled = FakeLauncher(num_losses=2), list[str](), list[Task]()
 
