@@ -119,6 +119,8 @@ def run(
     )
     with place_of(launcher, address, settings) as place:
         prepared = prepare(resolved, settings, place)
+        for text in prepared.warnings:
+            warn(text)
         if not resume:
             require_unused(prepared)
         store = open_store(settings)

@@ -31,6 +31,18 @@ class Elsewhere:
         if not self._num_places:
             raise PrerequisiteError("expected room for a trial there, found no host", "add one")
 
+    def find_shortage(self, workers: int | None) -> str | None:
+        """In words, that fewer trials run at once than was asked for; None where all do.
+
+        No error as on this machine: a cluster may be larger tomorrow, and the sweep goes on then.
+        """
+        if workers is None or workers <= self._num_places:
+            return None
+        return (
+            f"workers: {workers} asked for, found room for {self._num_places} trials at once; "
+            "where hosts are added, the same command called again takes them"
+        )
+
     def slots(self, workers: int | None) -> tuple[Slot, ...]:
         """A slot for each trial that runs at once; the launcher says where."""
         count = min(workers or self._num_places, self._num_places)

@@ -51,6 +51,7 @@ class Prepared(Frozen, arbitrary_types_allowed=True):
     space: Space
     place: Place
     elsewhere: Elsewhere | None
+    warnings: tuple[str, ...]
 
 
 class Ended(Frozen):
@@ -94,9 +95,11 @@ def prepare(config: SweepConfig, settings: Settings, launcher: Launcher | None =
     for index, baseline in enumerate(config.baselines):
         space.complete(baseline, f"baselines[{index}]")
     config = config.model_copy(update={"storage": _storage(config, place)})
+    shortage = elsewhere.find_shortage(config.workers) if elsewhere else None
     return Prepared(
-        config=config, base=base, bench=bench, space=space, place=place, elsewhere=elsewhere
-    )
+        config=config, base=base, bench=bench, space=space, place=place, elsewhere=elsewhere,
+        warnings=(shortage,) if shortage else (),
+    )  # fmt: skip
 
 
 def require_unused(prepared: Prepared) -> None:

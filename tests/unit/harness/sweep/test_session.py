@@ -6,6 +6,7 @@ from fakes.sweep_world import make_config
 
 from harness.config.load import dump_yaml
 from harness.errors import ConfigError
+from harness.launch.ports import Job, Task
 from harness.settings import Settings, load_settings
 from harness.sweep.session import prepare
 
@@ -48,3 +49,30 @@ def test_a_study_is_where_the_yaml_says_else_where_it_began_else_where_the_machi
     assert storage(alone) == "postgresql://host/optuna", "it goes on where it was begun"
     (folder / "sweep.yaml").write_text(dump_yaml(config))
     assert storage(shared) is None
+
+
+class Cluster:
+    """A launcher that has room for three trials, and for none with a GPU."""
+
+    def count_places(self, num_gpus: int) -> int:
+        return 0 if num_gpus else 3
+
+    def launch(self, task: Task) -> Job:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("workers", "count", "told"), [(None, 3, ""), (2, 2, ""), (8, 3, "8 asked for, found room")]
+)
+def test_more_workers_than_a_cluster_has_room_for_are_fewer_and_that_is_said(
+    tmp_path: Path, workers: int | None, count: int, told: str
+) -> None:
+    base = {"verifier": "v", "corpus": "c", "head_dim": 8, "lr": 1e-3, "device": "cpu"}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(base))
+    config = make_config(train=str(tmp_path / "train.yaml"), workers=workers)
+    prepared = prepare(config, load_settings(tmp_path), Cluster())
+    assert len(prepared.place.slots) == count
+    assert told in "".join(prepared.warnings)
+    assert bool(prepared.warnings) is bool(told)
