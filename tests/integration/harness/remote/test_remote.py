@@ -5,15 +5,17 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
+import psutil
 import pytest
 from fakes.command_line import environment_of, run_harness, start_python
 from fakes.loopback_ssh import Sshd
 
-from harness.remote.records import JobState, RemoteJob
+from harness.remote.records import LOG_NAME, OWNER_NAME, JobState, RemoteJob, Started
 from harness.settings import load_settings
 from harness.tracking import names
 from harness.tracking.records import RunStatus
@@ -24,12 +26,34 @@ pytestmark = pytest.mark.timeout(200)
 
 SECRET = "planted-secret-7391"
 
+Found = TypeVar("Found")
 
-def wait_for(look: Callable[[], object], what: str, timeout_s: float = 60) -> None:
+
+def wait_for(look: Callable[[], Found | None], what: str, timeout_s: float = 60) -> Found:
     deadline = time.monotonic() + timeout_s
-    while not look():
+    while not (found := look()):
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.1)
+    return found
+
+
+def worker_of(job: Path) -> psutil.Process | None:
+    """The process that trains in a job of the host."""
+    owner = Started.model_validate_json((job / OWNER_NAME).read_bytes()).owner
+    for child in psutil.Process(owner.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "harness.training.worker" in child.cmdline():
+                return child
+    return None
+
+
+@contextmanager
+def suspended(process: psutil.Process) -> Iterator[None]:
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
 
 
 def start(project: Path, *words: str) -> "subprocess.Popen[str]":
@@ -49,9 +73,11 @@ def test_a_training_outlives_its_line_and_its_run_comes_home(
         project, "run", *box, "--pass-env", "PLANTED_TOKEN", "--", "train", "train.yaml"
     )
     there = Path(box[-1]) / "jobs"
-    wait_for(lambda: list(there.glob("*/owner.json")), "the start of the job")
-    wait_for(lambda: any("training" in p.read_text() for p in there.glob("*/output.log")), "a step")
-    assert sshd.break_lines() >= 1
+    (owner,) = wait_for(lambda: list(there.glob(f"*/{OWNER_NAME}")), "the start of the job")
+    worker = wait_for(lambda: worker_of(owner.parent), "a worker")
+    with suspended(worker):  # else it may be through before the line breaks
+        assert "training" in (owner.parent / LOG_NAME).read_text()
+        wait_for(sshd.break_lines, "a break of the line")
     output, errors = process.communicate(timeout=90)
     assert process.returncode == 0, errors
     assert "broke; the job goes on" in errors
