@@ -24,21 +24,31 @@ from .conftest import MakeConfig
 
 pytestmark = pytest.mark.timeout(400)
 
-_EPOCHS = 60
+_EPOCHS, _ENDLESS_EPOCHS = 60, 2000
 _WAIT_S = 120.0
 
 Found = TypeVar("Found")
 
 
-@pytest.fixture
-def config_path(make_config: MakeConfig, tmp_path: Path) -> Path:
-    """Long enough to be killed in; each test its own seed, so that none goes on with another's."""
+def write_config(make_config: MakeConfig, path: Path, epochs: int) -> Path:
+    """Each test has its own seed, so that none goes on with another's training."""
     seed = int.from_bytes(os.urandom(2))
-    path = tmp_path / "train.yaml"
     path.write_text(
-        dump_yaml(make_config(epochs=_EPOCHS, keep_best=1, upload_below_mb=0, seed=seed))
+        dump_yaml(make_config(epochs=epochs, keep_best=1, upload_below_mb=0, seed=seed))
     )
     return path
+
+
+@pytest.fixture
+def config_path(make_config: MakeConfig, tmp_path: Path) -> Path:
+    """Long enough to be killed in, short enough to be finished."""
+    return write_config(make_config, tmp_path / "train.yaml", _EPOCHS)
+
+
+@pytest.fixture
+def endless_path(make_config: MakeConfig, tmp_path: Path) -> Path:
+    """For tests that do not wait for its end, on however fast a machine."""
+    return write_config(make_config, tmp_path / "endless.yaml", _ENDLESS_EPOCHS)
 
 
 @contextmanager
@@ -136,9 +146,9 @@ def test_killed_child_then_killed_parent_then_the_same_command_finishes(
 
 
 def test_ctrl_c_saves_a_checkpoint_within_the_epoch_and_marks_the_run_killed(
-    config_path: Path, settings: Settings, store: Store
+    endless_path: Path, settings: Settings, store: Store
 ) -> None:
-    with train(config_path, settings) as process:
+    with train(endless_path, settings) as process:
         run = wait_for_epochs(store, settings, 1)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=_WAIT_S)
@@ -150,9 +160,9 @@ def test_ctrl_c_saves_a_checkpoint_within_the_epoch_and_marks_the_run_killed(
 
 
 def test_a_second_ctrl_c_ends_the_child_at_once(
-    config_path: Path, settings: Settings, store: Store
+    endless_path: Path, settings: Settings, store: Store
 ) -> None:
-    with train(config_path, settings) as process:
+    with train(endless_path, settings) as process:
         worker = worker_of(process)
         worker.suspend()
         process.send_signal(signal.SIGTERM)
