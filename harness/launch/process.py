@@ -24,6 +24,8 @@ from harness.settings import TASK_ID, child_environment
 
 _SOURCES = [str(Path(str(module.__file__)).parents[1]) for module in (harness, measuring)]
 _KILL_WAIT_S = 10.0
+_ORPHAN_S = 20.0
+"""In which a task whose launcher is gone must have saved: after 45 s it is begun elsewhere."""
 _CLUSTER = "RAY_"
 """Variables of the cluster, its token among them, which are no business of a task."""
 _MOST_BYTES = 1 << 20
@@ -50,7 +52,7 @@ class TaskProcess:
         changes["PYTHONPATH"] = os.pathsep.join(_SOURCES)  # what we run, wherever it was shipped to
         inherited = child_environment(**changes).items()
         self._process = subprocess.Popen(
-            guard([sys.executable, "-P", *task.arguments], task.patience_s),
+            guard([sys.executable, "-P", *task.arguments], task.patience_s, _ORPHAN_S),
             stdin=subprocess.PIPE,
             stdout=self._result if task.result_path else self._log,
             stderr=self._log,
