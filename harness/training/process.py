@@ -134,19 +134,19 @@ class WorkerProcess:
 class Interrupts:
     """Counts wishes to stop instead of raising, so that no half-read message is lost.
 
-    A wish is a Ctrl-C or SIGTERM, and all that comes within a second of it: where a launcher dies,
-    a trial hears of it twice, from its supervisor and from the end of its pipe. Outside the main
-    thread, where Python takes no handlers, it counts nothing.
+    A wish is a Ctrl-C or a SIGTERM, and both of them where they come within a second: of the death
+    of its launcher a trial hears twice, from its supervisor and from the end of its pipe. Outside
+    the main thread, where Python takes no handlers, it counts nothing.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._wished_at = -math.inf
+        self._heard_at = dict.fromkeys((signal.SIGINT, signal.SIGTERM), -math.inf)
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self._heard_at:
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -155,9 +155,10 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - Python's
-        now = time.monotonic()
-        if now - self._wished_at >= _SAME_WISH_S:
-            self.count, self._wished_at = self.count + 1, now
+        now, heard = time.monotonic(), signal.Signals(number)
+        others = [at for other, at in self._heard_at.items() if other is not heard]
+        self.count += now - max(others) >= _SAME_WISH_S
+        self._heard_at[heard] = now
 
 
 class ResourceMeter:

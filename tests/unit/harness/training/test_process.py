@@ -6,7 +6,7 @@ import pytest
 from harness.training.process import Interrupts, gpu_figures, signal_name
 
 
-def test_signals_of_one_second_are_one_wish_to_stop_and_later_ones_are_another(
+def test_both_signals_within_a_second_are_one_wish_to_stop_and_a_second_ctrl_c_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -14,11 +14,13 @@ def test_signals_of_one_second_are_one_wish_to_stop_and_later_ones_are_another(
     monkeypatch.setattr("harness.training.process.time", clock)
     with Interrupts() as interrupts:
         counts = []
-        for seconds, number in ((0.0, signal.SIGINT), (0.3, signal.SIGTERM), (1.0, signal.SIGINT)):
+        for seconds, number in (
+            (0.0, signal.SIGINT), (0.3, signal.SIGTERM), (1.0, signal.SIGINT), (0.2, signal.SIGINT),
+        ):  # fmt: skip
             now += seconds
             signal.raise_signal(number)
             counts.append(interrupts.count)
-    assert counts == [1, 1, 2]
+    assert counts == [1, 1, 2, 3]
 
 
 def test_gpu_lines_become_figures_per_gpu() -> None:
