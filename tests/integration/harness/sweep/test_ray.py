@@ -1,5 +1,6 @@
 """A sweep on a Ray cluster of which a host dies, and then the head, while trials are trained."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable
@@ -26,8 +27,11 @@ SLOW = {"epochs": 14, "total_seq_len": 32}
 
 
 def is_asked_to_stop(process: psutil.Process) -> bool:
-    """Whether a SIGINT waits for a process that stands still."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
+    """Whether a SIGINT waits for a process that stands still, or it was ended after that."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
     (waiting,) = (line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd"))
     return bool(int(waiting, 16) >> (signal.SIGINT - 1) & 1)
 
@@ -90,9 +94,9 @@ def test_a_host_that_is_cut_off_stops_its_trial_which_goes_on_elsewhere(
             worker.suspend()  # else it may be through before anybody misses it
             link.cut()
             ray_cluster.add_host()
-            wait_for((folder / "events-2.jsonl").is_file, process, "a second attempt")
             wait_for(lambda: is_asked_to_stop(worker), process, "the end of patience over there")
-            worker.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.resume()
             finish(process)
             assert not is_alive(owner), "what was cut off has stopped by itself"
         finally:
