@@ -160,17 +160,17 @@ class _Bench:
         blocks = split_blocks(self._spec.prompts, self._spec.block_size, concurrency)
         cells: list[Cell] = []
         for block, order in in_turns(arms, len(blocks)):
-            keys = {
-                arm.name: CellKey(
+            keys = [
+                CellKey(
                     session=session, arm=arm.name, k=arm.k, concurrency=concurrency, block=block
                 )
                 for arm in order
-            }
-            missing = [arm for arm in order if self._store.get(keys[arm.name]) is None]
-            self._begin(missing, baseline, engine)
-            for arm in order:
-                key = keys[arm.name]
-                cell = self._store.get(key)
+            ]
+            kept = [self._store.get(key) for key in keys]
+            missing = [arm for arm, cell in zip(order, kept, strict=True) if cell is None]
+            self._start_both(missing, baseline, engine)
+            for arm, key, found in zip(order, keys, kept, strict=True):
+                cell = found
                 if cell is None:
                     asked = baseline if arm == BASELINE_ARM else engine
                     asked.serve(arm)  # first: others come to rest while it starts
@@ -186,11 +186,24 @@ class _Bench:
             self._stops.append("all prompts were used")
         self._cells += cells
 
-    def _begin(self, arms: Sequence[Arm], baseline: Engine, engine: Engine) -> None:
-        """Starts both engines at once, where neither measures the memory that the other takes."""
-        if self._spec.server.kv_cache_bytes is not None and self._spec.server.port is None:
-            for arm in arms:
-                (baseline if arm == BASELINE_ARM else engine).begin(arm)
+    def _start_both(self, arms: Sequence[Arm], baseline: Engine, engine: Engine) -> None:
+        """Starts both engines at once, where these arms need both and neither runs.
+
+        Not where they would measure how much memory is free, and find the other growing. Nothing is
+        measured before both are up.
+        """
+        server = self._spec.server
+        own = next((arm for arm in arms if arm != BASELINE_ARM), None)
+        if own is None or BASELINE_ARM not in arms or baseline.is_running or engine.is_running:
+            return
+        if server.kv_cache_bytes is None or server.port is not None:
+            return
+        pairs = ((baseline, BASELINE_ARM), (engine, own))
+        for each, arm in pairs:
+            each.begin(arm)
+        for each, arm in pairs:
+            each.serve(arm)
+        self._last_engine = engine
 
     def _check_swaps(self, sessions: Iterable[Session]) -> tuple[str, ...]:
         """Measures drafters that were changed in place again, in fresh engines; all must agree."""

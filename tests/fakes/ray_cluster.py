@@ -69,8 +69,11 @@ class RayCluster:
             self.add_host()
 
     def add_host(self) -> None:
-        """A host with a folder of its own for the code: Ray unpacks it anew for each that uses it,
-        and would take it away under what runs on the others of this machine."""
+        """Joins a host with a folder of its own for the code.
+
+        Ray unpacks it anew for each host that uses it, and would take it away under what runs on
+        the others of this machine.
+        """
         self._num_added += 1
         host = self._cluster.add_node(
             runtime_env_dir_name=f"runtime_resources_{self._num_added}",

@@ -1,5 +1,6 @@
 """Real processes, a fake engine: everything that can go wrong around a server."""
 
+import json
 import os
 import signal
 import socket
@@ -140,10 +141,16 @@ def test_a_request_that_never_ends_fails_the_measurement(server_spec, tmp_path: 
     assert_gone(workers_of(tmp_path))
 
 
-def test_both_engines_start_at_once_where_their_memory_is_told(server_spec, tmp_path: Path) -> None:
+def test_both_engines_start_at_once_and_nothing_is_measured_before_both_are_up(
+    server_spec, tmp_path: Path
+) -> None:
     server = server_spec("needs_two", kv_cache_bytes=1 << 20)
     result = run_bench(bench_spec(server), tmp_path / "out", silent)
     assert [engine.arm for engine in result.engines] == ["baseline", "fake"]
+    cells = [json.loads(path.read_bytes()) for path in (tmp_path / "out" / "cells").iterdir()]
+    up = [path.stat().st_mtime for path in tmp_path.glob("up-*")]
+    assert len(up) == 2
+    assert min(cell["started_unix_s"] for cell in cells) > max(up)
 
 
 def test_what_starts_beside_a_start_that_fails_is_ended(server_spec, tmp_path: Path) -> None:
