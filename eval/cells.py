@@ -19,6 +19,7 @@ _ANALYSIS_ONLY = {
     "ceiling",
     "confidence",
     "max_drift",
+    "max_engines",
     "max_foreign_cpu",
     "num_resamples",
     "precision",

@@ -8,21 +8,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 from eval.assembly import Measured, build_result, is_precise
 from eval.cells import Cell, CellKey, CellStore
-from eval.device import available_bytes, engine_bytes, resolve_server
+from eval.device import resolve_server
 from eval.engine import Engine
-from eval.environment import SPIN_S, describe_environment, idle_cpu_share, rest_until
-from eval.files import write_atomic
+from eval.environment import SPIN_S, describe_environment, rest_until
 from eval.lossless import judge_divergences, require_equal_counts
+from eval.pairing import recall_pairing
 from eval.plan import BASELINE_ARM, Arm, Session, in_turns, split_blocks
 from eval.progress import ProgressFn
 from eval.result import BASELINE, BenchResult
 from eval.sessions import build_sessions
-from eval.spec import BenchSpec, Frozen
-from eval.speedup import load_statistics
+from eval.spec import BenchSpec
 
 RESULT_NAME = "result.json"
 
@@ -77,12 +76,16 @@ class _Bench:
         sessions = build_sessions(self._spec)
         with ExitStack() as stack:
             baseline = self._open(stack, None)
-            pairing = self._recall_pairing(baseline)
+            pairing, self._idle_cost = recall_pairing(self._spec, baseline, self._out_dir)
             self._num_expected = self._count_requests(sessions, pairing)
             if pairing == "interleaved":
-                for session in sessions:
+                size = self._spec.max_engines - 1
+                for first in range(0, len(sessions), size):
                     with ExitStack() as inner:
-                        self._run_interleaved(inner, session, baseline)
+                        group = sessions[first : first + size]
+                        hosts = [_Host(each, self._open(inner, each)) for each in group]
+                        for index, host in enumerate(hosts):
+                            self._run_interleaved(host, baseline, hosts[index + 1 :])
             else:
                 self._run_bracketed(sessions, baseline)
             verdicts = judge_divergences(self._cells, baseline, self._spec)
@@ -107,12 +110,13 @@ class _Bench:
         )
         return result.model_copy(update={"duration_s": time.monotonic() - started})
 
-    def _run_interleaved(self, stack: ExitStack, session: Session, baseline: Engine) -> None:
-        engine = self._open(stack, session)
-        arms = (BASELINE_ARM, *session.arms)
+    def _run_interleaved(self, host: "_Host", baseline: Engine, later: Sequence["_Host"]) -> None:
+        session, engine = host
+        turns = Session(name=session.name, arms=(BASELINE_ARM, *session.arms))
         for concurrency in self._spec.concurrency:
-            self._run_blocks(session.name, arms, concurrency, baseline, engine)
+            self._run_blocks(_Host(turns, engine), concurrency, baseline, later)
         self._run_acceptance(session, engine)
+        engine.close()
 
     def _run_acceptance(self, session: Session, engine: Engine) -> None:
         """Smaller K in the engine of the largest one: counts, no times."""
@@ -137,42 +141,36 @@ class _Bench:
                 self._acceptance_cells.append(cell)
 
     def _run_bracketed(self, sessions: Iterable[Session], baseline: Engine) -> None:
+        before, after = (
+            _Host(Session(name=name, arms=(BASELINE_ARM,)), baseline)
+            for name in ("before", "after")
+        )
         for concurrency in self._spec.concurrency:
-            self._run_blocks("before", (BASELINE_ARM,), concurrency, baseline, baseline)
+            self._run_blocks(before, concurrency, baseline)
         baseline.close()
         for session in sessions:
             with ExitStack() as inner:
                 engine = self._open(inner, session)
                 for concurrency in self._spec.concurrency:
-                    self._run_blocks(session.name, session.arms, concurrency, baseline, engine)
+                    self._run_blocks(_Host(session, engine), concurrency, baseline)
                 self._run_acceptance(session, engine)
         for concurrency in self._spec.concurrency:
-            self._run_blocks("after", (BASELINE_ARM,), concurrency, baseline, baseline)
+            self._run_blocks(after, concurrency, baseline)
 
     def _run_blocks(
-        self,
-        session: str,
-        arms: tuple[Arm, ...],
-        concurrency: int,
-        baseline: Engine,
-        engine: Engine,
+        self, host: "_Host", concurrency: int, baseline: Engine, later: Sequence["_Host"] = ()
     ) -> None:
         blocks = split_blocks(self._spec.prompts, self._spec.block_size, concurrency)
         cells: list[Cell] = []
-        for block, order in in_turns(arms, len(blocks)):
-            keys = [
-                CellKey(
-                    session=session, arm=arm.name, k=arm.k, concurrency=concurrency, block=block
-                )
-                for arm in order
-            ]
+        for block, order in in_turns(host.session.arms, len(blocks)):
+            keys = [host.key(arm, concurrency, block) for arm in order]
             kept = [self._store.get(key) for key in keys]
             missing = [arm for arm, cell in zip(order, kept, strict=True) if cell is None]
-            self._start_both(missing, baseline, engine)
+            self._start_together(missing, baseline, host.engine, later)
             for arm, key, found in zip(order, keys, kept, strict=True):
                 cell = found
                 if cell is None:
-                    asked = baseline if arm == BASELINE_ARM else engine
+                    asked = baseline if arm == BASELINE_ARM else host.engine
                     asked.serve(arm)  # first: others come to rest while it starts
                     self._let_others_rest(asked)
                     cell = asked.measure(key, arm, blocks[block])
@@ -186,24 +184,31 @@ class _Bench:
             self._stops.append("all prompts were used")
         self._cells += cells
 
-    def _start_both(self, arms: Sequence[Arm], baseline: Engine, engine: Engine) -> None:
-        """Starts both engines at once, where these arms need both and neither runs.
+    def _start_together(
+        self, arms: Sequence[Arm], baseline: Engine, engine: Engine, later: Sequence["_Host"]
+    ) -> None:
+        """Starts at once the engines that these arms need and those whose turn comes later.
 
-        Not where they would measure how much memory is free, and find the other growing. Nothing is
-        measured before both are up.
+        Not where they would measure how much memory is free, and find the others growing. Nothing
+        is measured before all are up.
         """
-        server = self._spec.server
-        own = next((arm for arm in arms if arm != BASELINE_ARM), None)
-        if own is None or BASELINE_ARM not in arms or baseline.is_running or engine.is_running:
+        if not arms or self._spec.server.kv_cache_bytes is None or self._spec.server.port:
             return
-        if server.kv_cache_bytes is None or server.port is not None:
+        wanted = {baseline if arm == BASELINE_ARM else engine: arm for arm in reversed(arms)}
+        wanted |= {host.engine: host.session.arms[0] for host in later if self._is_new(host)}
+        starting = {each: arm for each, arm in wanted.items() if not each.is_running}
+        if list(starting) in ([], [engine], [baseline]):  # `serve` will do
             return
-        pairs = ((baseline, BASELINE_ARM), (engine, own))
-        for each, arm in pairs:
+        for each, arm in starting.items():
             each.begin(arm)
-        for each, arm in pairs:
+        for each, arm in starting.items():
             each.serve(arm)
-        self._last_engine = engine
+            self._last_engine = each
+
+    def _is_new(self, host: "_Host") -> bool:
+        """Whether nothing of it was measured."""
+        first = host.key(host.session.arms[0], self._spec.concurrency[0], 0)
+        return self._store.get(first) is None
 
     def _check_swaps(self, sessions: Iterable[Session]) -> tuple[str, ...]:
         """Measures drafters that were changed in place again, in fresh engines; all must agree."""
@@ -238,32 +243,6 @@ class _Bench:
         self._engines.append(engine)
         return engine
 
-    def _recall_pairing(self, baseline: Engine) -> str:
-        """The order that was chosen when this measurement began, else one chosen now."""
-        path = self._out_dir / "pairing.json"
-        if path.exists():
-            choice = _Pairing.model_validate_json(path.read_bytes())
-        else:
-            choice = self._choose_pairing(baseline)
-            write_atomic(path, choice.model_dump_json())
-        self._idle_cost = choice.idle_cost
-        return choice.order
-
-    def _choose_pairing(self, baseline: Engine) -> "_Pairing":
-        if self._spec.pairing != "auto":
-            return _Pairing(order=self._spec.pairing)
-        server = self._spec.server
-        if server.port is not None:  # two engines cannot share it
-            return _Pairing(order="bracketed")
-        available = available_bytes()
-        if server.device != "cpu" or available is None or available < 2 * engine_bytes(server):
-            return _Pairing(order="bracketed")
-        pid = baseline.serve(BASELINE_ARM).pid
-        load_statistics()  # now, since the engine must come to rest anyway
-        cost = idle_cpu_share(pid, baseline.last_used_s)
-        is_cheap = cost < self._spec.max_idle_cost
-        return _Pairing(order="interleaved" if is_cheap else "bracketed", idle_cost=cost)
-
     def _count_requests(self, sessions: Iterable[Session], pairing: str) -> int:
         hosted = [len(session.arms) for session in sessions]
         passes = sum(hosted) + (len(hosted) if pairing == "interleaved" else 2)
@@ -274,6 +253,13 @@ class _Bench:
         self._progress("measuring", self._num_done, self._num_expected)
 
 
-class _Pairing(Frozen):
-    order: Literal["interleaved", "bracketed"]
-    idle_cost: float | None = None
+class _Host(NamedTuple):
+    """A session and its engine."""
+
+    session: Session
+    engine: Engine
+
+    def key(self, arm: Arm, concurrency: int, block: int) -> CellKey:
+        """Of a block's cell."""
+        name = self.session.name
+        return CellKey(session=name, arm=arm.name, k=arm.k, concurrency=concurrency, block=block)

@@ -172,6 +172,9 @@ class BenchSpec(Frozen):
     """Interleaved: baseline and drafter engines side by side, blocks in turn (A B, B A, ...).
     Bracketed: the baseline before and after. Auto: interleaved on a cpu where both fit and an idle
     engine takes less than `max_idle_cost`, else bracketed."""
+    max_engines: int = Field(default=2, ge=2)
+    """Engines up at once while interleaving, the verifier's included. Where `kv_cache_bytes` says
+    what one takes, they start together."""
     max_idle_cost: float = Field(default=0.02, gt=0)
     block_size: int = Field(default=12, ge=1)
     """Prompts measured in one go in one arm; at least twice the concurrency is taken."""

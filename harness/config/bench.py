@@ -44,6 +44,9 @@ class BenchConfig(Frozen):
     pairing: Literal["auto", "interleaved", "bracketed"] = "auto"
     """Interleaved: both engines side by side, blocks in turn. Bracketed: baseline before and after.
     Auto: interleaved on a cpu where both fit and an idle engine costs little, else bracketed."""
+    max_engines: int = Field(default=2, ge=2)
+    """Engines up at once while interleaving, the verifier's included: with several K or
+    architectures they start together where `server.kv_cache_bytes` says what one takes."""
     max_idle_cost: float = Field(default=0.02, gt=0.0)
     """Share of the CPU time that an idle engine may take for `auto` to interleave."""
     block_size: int = Field(default=12, ge=1)

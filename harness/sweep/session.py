@@ -89,7 +89,12 @@ def prepare(config: SweepConfig, settings: Settings, launcher: Launcher | None =
         settings=settings,
         slots=elsewhere.slots(config.workers)
         if elsewhere
-        else find_slots(config.workers, is_cpu=base.device == "cpu", nproc=base.nproc),
+        else find_slots(
+            config.workers,
+            is_cpu=base.device == "cpu",
+            nproc=base.nproc,
+            per_gpu=config.trials_per_gpu,
+        ),
     )
     space = Space(config, base)
     for index, baseline in enumerate(config.baselines):

@@ -1,4 +1,4 @@
-"""Where trials run on this machine: a slot has `nproc` GPUs, or a share of the cores."""
+"""Where trials run on this machine: a slot has `nproc` GPUs or shares them, or some cores."""
 
 import os
 
@@ -16,13 +16,16 @@ class Slot(Frozen):
     gpu: str | None = None
 
 
-def find_slots(workers: int | None, *, is_cpu: bool, nproc: int = 1) -> tuple[Slot, ...]:
+def find_slots(
+    workers: int | None, *, is_cpu: bool, nproc: int = 1, per_gpu: int = 1
+) -> tuple[Slot, ...]:
     """The slots of this machine.
 
     Args:
         workers: Trials at once; None: as many as the visible GPUs let, one on a CPU.
         is_cpu: Trials leave GPUs alone.
         nproc: GPUs of a trial.
+        per_gpu: Trials that share these GPUs.
 
     Raises:
         ConfigError: More workers than GPUs for them.
@@ -33,17 +36,23 @@ def find_slots(workers: int | None, *, is_cpu: bool, nproc: int = 1) -> tuple[Sl
         threads = max(len(os.sched_getaffinity(0)) // count, 1)
         limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         return tuple(Slot(name=f"cpu{index}", environment=limits) for index in range(count))
-    most = len(gpus) // nproc
+    most = len(gpus) // nproc * per_gpu
     if (workers or 1) > most:
         raise ConfigError(
             f"workers: expected at most {most}, with {nproc} of {len(gpus)} visible GPUs for each "
-            f"trial, found {workers or 1}",
-            "show more GPUs in CUDA_VISIBLE_DEVICES, or lower workers or nproc",
+            f"trial and {per_gpu} trials on each GPU, found {workers or 1}",
+            "show more GPUs in CUDA_VISIBLE_DEVICES, raise trials_per_gpu, or lower workers or "
+            "nproc",
         )
-    groups = [",".join(gpus[i * nproc : (i + 1) * nproc]) for i in range(workers or most)]
+    groups = [",".join(gpus[i : i + nproc]) for i in range(0, len(gpus) - nproc + 1, nproc)]
+    places = [(group, turn) for turn in range(per_gpu) for group in groups][: workers or most]
     return tuple(
-        Slot(name=f"gpu{group}", environment={"CUDA_VISIBLE_DEVICES": group}, gpu=group)
-        for group in groups
+        Slot(
+            name=f"gpu{group}.{turn}" if turn else f"gpu{group}",
+            environment={"CUDA_VISIBLE_DEVICES": group},
+            gpu=group,
+        )
+        for group, turn in places
     )
 
 

@@ -1,8 +1,8 @@
 """FakeVllm as a process of its own, started as the harness starts vLLM.
 
 Takes vLLM's flags. What it does wrong is said by variables: FAKE_FAULT (see FakeVllm; also
-"late_worker_error", "port_stolen_once", "needs_two", "never_ready", and "other_text" under
-speculation), FAKE_STEP_S, FAKE_FOLDER (for what must outlive a start).
+"late_worker_error", "port_stolen_once", "needs_N" (waits for N engines), "never_ready", and
+"other_text" under speculation), FAKE_STEP_S, FAKE_FOLDER (for what must outlive a start).
 """
 
 import argparse
@@ -42,9 +42,10 @@ def main() -> None:
     if folder:
         (Path(folder) / f"worker-{flags.port}").write_text(str(worker.pid))
     begun = Path(folder or ".").glob
-    while fault == "never_ready" or (fault == "needs_two" and len(list(begun("worker-*"))) < 2):
+    num_needed = int(fault.removeprefix("needs_")) if fault and fault.startswith("needs_") else 0
+    while fault == "never_ready" or len(list(begun("worker-*"))) < num_needed:
         time.sleep(0.05)
-    if fault == "needs_two" and folder:
+    if num_needed and folder:
         time.sleep(1.5 if flags.speculative_config else 0)
         (Path(folder) / f"up-{flags.port}").touch()
     accepted = (0, 1, 3, 0) if flags.speculative_config else ()

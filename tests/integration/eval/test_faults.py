@@ -144,13 +144,32 @@ def test_a_request_that_never_ends_fails_the_measurement(server_spec, tmp_path: 
 def test_both_engines_start_at_once_and_nothing_is_measured_before_both_are_up(
     server_spec, tmp_path: Path
 ) -> None:
-    server = server_spec("needs_two", kv_cache_bytes=1 << 20)
+    server = server_spec("needs_2", kv_cache_bytes=1 << 20)
     result = run_bench(bench_spec(server), tmp_path / "out", silent)
     assert [engine.arm for engine in result.engines] == ["baseline", "fake"]
     cells = [json.loads(path.read_bytes()) for path in (tmp_path / "out" / "cells").iterdir()]
     up = [path.stat().st_mtime for path in tmp_path.glob("up-*")]
     assert len(up) == 2
     assert min(cell["started_unix_s"] for cell in cells) > max(up)
+
+
+def test_engines_of_several_k_start_at_once_as_many_as_may_be_up(
+    server_spec, tmp_path: Path
+) -> None:
+    server = server_spec("needs_3", kv_cache_bytes=1 << 20)
+    most = 0
+
+    def count(text: str, done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, sum(map(is_running, workers_of(tmp_path))))
+
+    result = run_bench(bench_spec(server, k=(1, 2, 3), max_engines=3), tmp_path / "out", count)
+    assert [engine.name for engine in result.engines] == ["baseline", "k1-0", "k2-0", "k3-0"]
+    cells = [json.loads(path.read_bytes()) for path in (tmp_path / "out" / "cells").iterdir()]
+    up = sorted(path.stat().st_mtime for path in tmp_path.glob("up-*"))
+    assert up[2] < min(cell["started_unix_s"] for cell in cells) < up[3]
+    assert most == 3
+    assert_gone(workers_of(tmp_path))
 
 
 def test_what_starts_beside_a_start_that_fails_is_ended(server_spec, tmp_path: Path) -> None:

@@ -158,6 +158,12 @@ def test_slots_are_gpus_or_shares_of_the_cores(monkeypatch: pytest.MonkeyPatch) 
     assert [slot.gpu for slot in find_slots(None, is_cpu=False, nproc=2)] == ["2,5", "6,7"]
     with pytest.raises(ConfigError, match="at most 0, with 6 of 5 visible GPUs"):
         find_slots(None, is_cpu=False, nproc=6)
+    shared = find_slots(3, is_cpu=False, nproc=2, per_gpu=2)
+    assert [(slot.name, slot.gpu) for slot in shared] == [
+        ("gpu2,5", "2,5"), ("gpu6,7", "6,7"), ("gpu2,5.1", "2,5"),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"at most 4, .* and 2 trials on each GPU"):
+        find_slots(5, is_cpu=False, nproc=2, per_gpu=2)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     cpu = find_slots(4, is_cpu=True)
     assert [slot.environment["OMP_NUM_THREADS"] for slot in cpu] == ["2"] * 4

@@ -1,0 +1,56 @@
+"""Whether the engines of a measurement take turns or follow each other."""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from eval.device import available_bytes, engine_bytes
+from eval.engine import Engine
+from eval.environment import idle_cpu_share
+from eval.files import write_atomic
+from eval.plan import BASELINE_ARM
+from eval.spec import BenchSpec, Frozen
+from eval.speedup import load_statistics
+
+
+class Pairing(NamedTuple):
+    """The order of a measurement."""
+
+    order: Literal["interleaved", "bracketed"]
+    idle_cost: float | None = None
+    """Share of the CPU that an idle engine takes; None where it was not measured."""
+
+
+def recall_pairing(spec: BenchSpec, baseline: Engine, out_dir: Path) -> Pairing:
+    """The order that was chosen when this measurement began, else one chosen now.
+
+    Args:
+        spec: The measurement.
+        baseline: The verifier's engine; started where its idle cost must be known.
+        out_dir: The measurement's folder, where the choice is kept.
+    """
+    path = out_dir / "pairing.json"
+    if path.exists():
+        return Pairing(**_Kept.model_validate_json(path.read_bytes()).model_dump())
+    choice = _choose(spec, baseline)
+    write_atomic(path, _Kept(**choice._asdict()).model_dump_json())
+    return choice
+
+
+def _choose(spec: BenchSpec, baseline: Engine) -> Pairing:
+    if spec.pairing != "auto":
+        return Pairing(spec.pairing)
+    server = spec.server
+    if server.port is not None:  # two engines cannot share it
+        return Pairing("bracketed")
+    available = available_bytes()
+    if server.device != "cpu" or available is None or available < 2 * engine_bytes(server):
+        return Pairing("bracketed")
+    pid = baseline.serve(BASELINE_ARM).pid
+    load_statistics()  # now, since the engine must come to rest anyway
+    cost = idle_cpu_share(pid, baseline.last_used_s)
+    return Pairing("interleaved" if cost < spec.max_idle_cost else "bracketed", cost)
+
+
+class _Kept(Frozen):
+    order: Literal["interleaved", "bracketed"]
+    idle_cost: float | None = None
