@@ -16,6 +16,10 @@ SPIN_S = 1.05
 """How long an engine is not yet idle after its last step: its processes wait for messages in a busy
 loop of 1 s first. Source: vLLM distributed/device_communicators/shm_broadcast.py, 0.32."""
 
+_CORES_PER_PROCESS = 2
+_NUM_FRONT = 2
+"""Processes of an engine beside its workers: the API server and the scheduler."""
+
 SYNTHETIC_KEY = "harness_synthetic"
 """In a verifier's config.json: it was made to cost more than it knows, and how."""
 
@@ -79,6 +83,17 @@ def idle_cpu_share(pid: int | None, last_used_s: float, seconds: float = 1.0) ->
     before = _cpu_seconds(root)
     time.sleep(seconds)
     return (_cpu_seconds(root) - before) / seconds / len(os.sched_getaffinity(0))
+
+
+def rest_s(server: ServerSpec) -> float:
+    """Seconds after its last step for which another engine is better not measured.
+
+    None where GPUs compute and each process of two engines has cores of its own: an engine that
+    waits then takes nothing from the other.
+    """
+    num_processes = server.data_parallel_size * (server.tensor_parallel_size + _NUM_FRONT)
+    has_room = len(os.sched_getaffinity(0)) >= 2 * _CORES_PER_PROCESS * num_processes
+    return 0.0 if server.device == "cuda" and has_room else SPIN_S
 
 
 def rest_until(monotonic_s: float) -> None:

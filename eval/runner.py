@@ -14,7 +14,7 @@ from eval.assembly import Measured, build_result, is_precise
 from eval.cells import Cell, CellKey, CellStore
 from eval.device import resolve_server
 from eval.engine import Engine
-from eval.environment import SPIN_S, describe_environment, rest_until
+from eval.environment import describe_environment, rest_s, rest_until
 from eval.lossless import judge_divergences, require_equal_counts
 from eval.pairing import recall_pairing
 from eval.plan import BASELINE_ARM, Arm, Session, in_turns, split_blocks
@@ -229,7 +229,7 @@ class _Bench:
         """Waits until the engine that was used before is idle, if another one is used now."""
         last, self._last_engine = self._last_engine, next_engine
         if last is not None and last is not next_engine and last.is_running:
-            rest_until(last.last_used_s + SPIN_S)
+            rest_until(last.last_used_s + rest_s(self._spec.server))
 
     def _open(self, stack: ExitStack, session: Session | None) -> Engine:
         engine = Engine(

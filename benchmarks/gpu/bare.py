@@ -2,17 +2,20 @@
 
     python benchmarks/gpu/bare.py RUN_FOLDER [FLAGS]    the folder is of a `harness train`
 
-Same data, same drafter, same settings, nothing of harness in the process. An epoch's time is from
-one checkpoint to the next, so neither start nor compilation is in it.
+Same data, same drafter, same settings, six epochs at most, nothing of harness in the process. An
+epoch's time is from one checkpoint to the next, so neither start nor compilation is in it.
 """
 
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+_NUM_EPOCHS = 6
 
 
 def flags_of(job: dict[str, Any], draft: dict[str, Any], verifier: str, out: Path) -> list[str]:
@@ -40,6 +43,7 @@ def flags_of(job: dict[str, Any], draft: dict[str, Any], verifier: str, out: Pat
     same = ("seed", "total_seq_len", "ttt_steps", "ttt_step_loss_decay", "optimizer", "lr",
             "weight_decay", "epochs", "checkpoint_freq", "loss_implementation")  # fmt: skip
     flags |= {name.replace("_", "-"): config[name] for name in same}
+    flags["epochs"] = min(config["epochs"], _NUM_EPOCHS)
     named = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     switches = ("norm_before_residual", "norm_before_fc", "norm_output")
     named += [f"--{'' if draft[name] else 'no-'}{name.replace('_', '-')}" for name in switches]
@@ -56,7 +60,7 @@ def epoch_seconds(folder: Path) -> list[float]:
 
 
 def main() -> None:
-    """Trains and compares."""
+    """Trains and compares: the medians of an epoch, since a checkpoint now and then is slow."""
     run = Path(sys.argv[1])
     out = run.parent / f"bare-{run.name}"
     shutil.rmtree(out, ignore_errors=True)
@@ -76,7 +80,7 @@ def main() -> None:
     command = [sys.executable, "-m", "speculators.train", *flags, *sys.argv[2:]]
     subprocess.run(command, check=True, stdout=sys.stderr)
     ours, bare = epoch_seconds(run / "epochs"), epoch_seconds(out / "epochs")
-    rate = sum(bare) / sum(ours)
+    rate = statistics.median(bare) / statistics.median(ours)
     print(json.dumps({"harness_epoch_s": ours, "bare_epoch_s": bare, "rate": rate}))
 
 

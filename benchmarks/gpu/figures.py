@@ -15,10 +15,14 @@ def summarise(work: Path) -> dict[str, Any]:
     """The figures of all finished measurements, without their spec and samples."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(work.glob("*.json"))}
     benches = {name: document for name, document in found.items() if "results" in document}
-    summary = {name: _figures(document) for name, document in benches.items()}
+    texts = {name for name in benches if name.startswith("lossless-")}
+    summary = {name: _figures(benches[name]) for name in benches.keys() - texts}
     beside = {name: _beside(work, name) for name in ("profile", "tuning")}
     return {
-        "machine": _machine(), "wall_s": _wall_seconds(work), "measurements": summary,
+        "machine": _machine(), "wall_s": _wall_seconds(work),
+        "measurements": dict(sorted(summary.items())),
+        "lossless": {name: _texts(benches[name]) for name in sorted(texts)},
+        "shapes": found.get("shapes"),
         "depths": _depths(benches), "checkpoints": _checkpoints(found),
         "training": found.get("bare"), **beside,
     }  # fmt: skip
@@ -61,6 +65,13 @@ def _checkpoints(found: dict[str, Any]) -> dict[str, Any] | None:
         "bench_s": {name: found[name]["duration_s"] for name in ("ten", "ten-fresh")
                     if name in found},
     }  # fmt: skip
+
+
+def _texts(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of measurements that may have shared their GPU: answers, and no times."""
+    kept = ("drafter", "k", "concurrency", "num_prompts", "acceptance_length", "lossless")
+    rows = [_row(row) for row in document["results"] if row["category"] == "all"]
+    return [{key: row[key] for key in kept} for row in rows]
 
 
 def _beside(work: Path, name: str) -> list[dict[str, Any]]:
@@ -112,8 +123,8 @@ def _depths(benches: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     curves = []
     for concurrency in (1, 8):
         points = []
-        for name, depth in (("main", 0), *((f"depth-{n}", n) for n in sorted(DEPTHS))):
-            rows = benches.get(name, {}).get("results", ())
+        for depth in (0, *sorted(DEPTHS)):
+            rows = benches.get(f"depth-{depth}", {}).get("results", ())
             own = [row for row in rows if row["category"] == "all" and row["k"] == 3
                    and row["concurrency"] == concurrency]  # fmt: skip
             if own:

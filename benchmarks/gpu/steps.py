@@ -12,9 +12,10 @@ TRAIN_PROMPTS = PROMPTS.with_name("train.jsonl")
 """For times at 128 requests at once; of acceptance they say nothing."""
 DEPTHS = (60, 120, 30)
 """Layers added to the verifier, the most wanted first."""
-GROUPS = '["--gpu-memory-utilization","0.4"]'
+GROUPS = '["--gpu-memory-utilization","0.2"]'
 """vLLM as it is, with its cache groups."""
 _CURVE = ("--k", "3", "--concurrency", "1,8")
+_WHOLE = ("--set", "num_prompts=96", "--set", "max_tokens=192", "--set", "block_size=48")
 _EIGHTY = ("--set", "num_prompts=80", "--set", "max_tokens=128", "--set", "block_size=80")
 
 
@@ -50,7 +51,8 @@ def _wanted(flags: argparse.Namespace, drafter: str) -> list[Step]:
     plain, deep, one = flags.verifier, _deep(flags), ("--drafter", drafter)
     groups = ("--set", f"server.extra_args={GROUPS}")
     return [
-        _bench("main", plain, *one, *_CURVE, "--parity"),
+        _bench("main", plain, *one, *_CURVE, *_WHOLE, "--parity"),
+        _bench("depth-0", plain, *one, *_CURVE),
         _bench("depth-60", deep, *one, *_CURVE, needs=("pad-60",)),
         _bench("depth-60-groups", deep, *one, *_CURVE, *groups, needs=("pad-60",)),
     ]
@@ -68,11 +70,11 @@ def _rest(flags: argparse.Namespace, drafter: str) -> list[Step]:
         ),
         *_lossless(plain, *one),
         _bench("load", plain, *one, "--k", "3", *busy, "--profile", prompts=TRAIN_PROMPTS),
+        _shapes(flags),
+        _bench("ceiling", plain, "--ceiling", "--k", "3"),
+        _bench("tune", deep, *one, *_CURVE, "--tune", needs=("pad-60",)),
         _bench("k-60", deep, *one, *each, needs=("pad-60",)),
         _bench("k", plain, *one, *each),
-        _bench("tune", deep, *one, *_CURVE, "--tune", needs=("pad-60",)),
-        _bench("ceiling", plain, "--ceiling", "--k", "3"),
-        _shapes(flags),
     ]
 
 
@@ -134,7 +136,7 @@ def _checkpoints(flags: argparse.Namespace, run: str) -> list[Step]:
         _bench("ten", flags.verifier, *ten, *served),
         _harness("replay-ten", 20, *replay, *_EIGHTY[:4]),
         Step("bare", (str(HERE / "bare.py"), folder), 60.0),
-        _bench("ten-fresh", flags.verifier, *ten, *served, "--no-swap"),
+        _bench("ten-fresh", flags.verifier, *ten, *served, "--no-swap", "--set", "max_engines=2"),
         _bench("trained-60", _deep(flags), *best, needs=("pad-60",)),
         _bench("trained", flags.verifier, *best),
     ]
