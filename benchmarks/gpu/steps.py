@@ -60,8 +60,8 @@ def _wanted(flags: argparse.Namespace, drafter: str) -> list[Step]:
 
 def _rest(flags: argparse.Namespace, drafter: str) -> list[Step]:
     plain, deep, one = flags.verifier, _deep(flags), ("--drafter", drafter)
-    busy = ("--concurrency", "1,8,32,128", "--set", "num_prompts=128", "--set", "block_size=128",
-            "--set", "server.max_num_seqs=128")  # fmt: skip
+    load = (plain, *one, "--k", "3", "--concurrency", "1,8,32,128", "--set", "num_prompts=128",
+            "--set", "block_size=128", "--set", "server.max_num_seqs=128")  # fmt: skip
     each = ("--k", "1,2,5", "--concurrency", "1")
     return [
         *(
@@ -69,7 +69,8 @@ def _rest(flags: argparse.Namespace, drafter: str) -> list[Step]:
             for n in DEPTHS[1:]
         ),
         *_lossless(plain, *one),
-        _bench("load", plain, *one, "--k", "3", *busy, "--profile", prompts=TRAIN_PROMPTS),
+        _bench("load", *load, prompts=TRAIN_PROMPTS),
+        _bench("load-profile", *load, "--profile", prompts=TRAIN_PROMPTS, needs=("load",)),
         _shapes(flags),
         _bench("ceiling", plain, "--ceiling", "--k", "3"),
         _bench("tune", deep, *one, *_CURVE, "--tune", needs=("pad-60",)),
