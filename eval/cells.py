@@ -24,6 +24,7 @@ _ANALYSIS_ONLY = {
     "num_resamples",
     "precision",
     "request_timeout_s",
+    "turns",
 }
 ArmKey = tuple[str, int | None, int]
 """Arm name, K, concurrency."""

@@ -5,7 +5,8 @@ way; a difference elsewhere means that the drafter or the engine is broken.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 from eval.cells import ArmKey, Cell
@@ -14,7 +15,7 @@ from eval.errors import MeasurementError
 from eval.plan import BASELINE_ARM
 from eval.result import BASELINE, Divergence, Lossless
 from eval.samples import Turns, compare_answers, index_turns
-from eval.spec import BenchSpec, Prompt
+from eval.spec import BenchSpec
 
 _MOST_CHECKED = 32
 _NUM_ALTERNATIVES = 8
@@ -46,62 +47,53 @@ def judge_divergences(
 
 
 def _with_gaps(found: Lossless, baseline: Engine, spec: BenchSpec, expected: Turns) -> Lossless:
-    prompts = {prompt.id: prompt for prompt in spec.prompts}
-    checked = [
-        _with_gap(divergence, baseline, spec, prompts[divergence.prompt_id], expected)
-        for divergence in found.divergences[:_MOST_CHECKED]
-    ]
-    rest = found.divergences[_MOST_CHECKED:]
-    return found.model_copy(update={"divergences": (*checked, *rest)})
-
-
-def _with_gap(
-    divergence: Divergence,
-    baseline: Engine,
-    spec: BenchSpec,
-    prompt: Prompt,
-    expected: Turns,
-) -> Divergence:
-    messages = prompt.opening()
-    for turn in range(divergence.turn + 1):
-        messages.append({"role": "user", "content": prompt.turns[turn]})
-        if turn < divergence.turn:
-            messages.append({"role": "assistant", "content": expected[prompt.id, turn].text})
+    """Asks the baseline for the first tokens' logprobs, its own answer up to there given."""
+    checked, rest = found.divergences[:_MOST_CHECKED], found.divergences[_MOST_CHECKED:]
+    openings = [_opening(divergence, expected) for divergence in checked]
+    asked = {each: ids for each, ids in zip(checked, openings, strict=True) if ids}
+    if not asked:
+        return found
     server = baseline.serve(BASELINE_ARM)
     body = {
         "model": server.model,
-        "messages": messages,
+        "prompt": list(asked.values()),
         "temperature": 0.0,
-        "max_tokens": spec.sampling.max_tokens,
-        "seed": spec.sampling.seed,
-        "ignore_eos": spec.sampling.ignore_eos,
-        "logprobs": True,
-        "top_logprobs": _NUM_ALTERNATIVES,
+        "max_tokens": 1,
+        "logprobs": _NUM_ALTERNATIVES,
         "return_tokens_as_token_ids": True,
     }
-    text = server.fetch("/v1/chat/completions", body, spec.request_timeout_s)
-    logprobs = json.loads(text)["choices"][0].get("logprobs") or {}
-    gap = read_gap(logprobs.get("content") or (), divergence)
-    is_near = gap is not None and gap <= spec.tie_gap
+    text = server.fetch("/v1/completions", body, spec.request_timeout_s)
+    choices = sorted(json.loads(text)["choices"], key=operator.itemgetter("index"))
+    gaps = {each: read_gap(choice, each) for each, choice in zip(asked, choices, strict=True)}
+    judged = (_judged(each, gaps.get(each), spec.tie_gap) for each in checked)
+    return found.model_copy(update={"divergences": (*judged, *rest)})
+
+
+def _opening(divergence: Divergence, expected: Turns) -> list[int]:
+    """The prompt and the baseline's answer before the divergence; empty where unknown."""
+    answer = expected[divergence.prompt_id, divergence.turn]
+    prompt = answer.prompt_token_ids
+    return [*prompt, *answer.token_ids[: divergence.position]] if prompt else []
+
+
+def _judged(divergence: Divergence, gap: float | None, tie_gap: float) -> Divergence:
+    is_near = gap is not None and gap <= tie_gap
     return divergence.model_copy(update={"gap": gap, "is_near_tie": is_near})
 
 
-def read_gap(steps: Sequence[dict[str, Any]], divergence: Divergence) -> float | None:
-    """Nats between the two tokens at the place of a divergence, in the baseline's own answer.
+def read_gap(choice: dict[str, Any], divergence: Divergence) -> float | None:
+    """Nats between the two tokens of a divergence, to the baseline.
 
     Args:
-        steps: `logprobs.content` of the baseline's answer, tokens as `token_id:N`.
-        divergence: Which tokens, where.
+        choice: Of a completion of one token; `logprobs.top_logprobs` by token as `token_id:N`.
+        divergence: Which tokens.
 
     Returns:
         A number of at least 0, or None when one of the tokens is not among the alternatives.
     """
-    if divergence.position >= len(steps):
-        return None
-    step = steps[divergence.position]
-    logprobs = {item["token"]: item["logprob"] for item in (step, *step["top_logprobs"])}
-    one = logprobs.get(f"token_id:{divergence.expected}")
-    other = logprobs.get(f"token_id:{divergence.found}")
+    steps = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
+    one = steps[0].get(f"token_id:{divergence.expected}")
+    other = steps[0].get(f"token_id:{divergence.found}")
     return None if one is None or other is None else abs(one - other)
 
 

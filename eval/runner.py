@@ -22,6 +22,8 @@ from eval.progress import ProgressFn
 from eval.result import BASELINE, BenchResult
 from eval.sessions import build_sessions
 from eval.spec import BenchSpec
+from eval.speedup import load_statistics
+from eval.turns import Turns
 
 RESULT_NAME = "result.json"
 
@@ -69,12 +71,14 @@ class _Bench:
         self._num_done = 0
         self._num_expected = 0
         self._idle_cost: float | None = None
+        self._turns = Turns(spec.turns)
 
     def run(self) -> BenchResult:
         started = time.monotonic()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         sessions = build_sessions(self._spec)
         with ExitStack() as stack:
+            stack.callback(self._turns.rest)
             baseline = self._open(stack, None)
             pairing, self._idle_cost = recall_pairing(self._spec, baseline, self._out_dir)
             self._num_expected = self._count_requests(sessions, pairing)
@@ -86,6 +90,7 @@ class _Bench:
                         hosts = [_Host(each, self._open(inner, each)) for each in group]
                         for index, host in enumerate(hosts):
                             self._run_interleaved(host, baseline, hosts[index + 1 :])
+                    self._turns.rest()
             else:
                 self._run_bracketed(sessions, baseline)
             verdicts = judge_divergences(self._cells, baseline, self._spec)
@@ -100,7 +105,8 @@ class _Bench:
                 idle_cost=self._idle_cost,
                 stopped_because="; ".join(dict.fromkeys(self._stops)),
                 swap_checks=checks,
-                lifecycle_s=sum(engine.lifecycle_s for engine in self._engines),
+                lifecycle_s=self._turns.waited_s
+                + sum(engine.lifecycle_s for engine in self._engines),
                 environment=describe_environment(self._spec.server),
                 engines=tuple(r for engine in self._engines for r in engine.records),
                 swaps=tuple(s for engine in self._engines for s in engine.swaps),
@@ -154,6 +160,7 @@ class _Bench:
                 for concurrency in self._spec.concurrency:
                     self._run_blocks(_Host(session, engine), concurrency, baseline)
                 self._run_acceptance(session, engine)
+            self._turns.rest()
         for concurrency in self._spec.concurrency:
             self._run_blocks(after, concurrency, baseline)
 
@@ -171,8 +178,7 @@ class _Bench:
                 cell = found
                 if cell is None:
                     asked = baseline if arm == BASELINE_ARM else host.engine
-                    asked.serve(arm)  # first: others come to rest while it starts
-                    self._let_others_rest(asked)
+                    self._prepare(asked, arm)
                     cell = asked.measure(key, arm, blocks[block])
                     self._store.put(cell)
                 cells.append(cell)
@@ -199,11 +205,13 @@ class _Bench:
         starting = {each: arm for each, arm in wanted.items() if not each.is_running}
         if list(starting) in ([], [engine], [baseline]):  # `serve` will do
             return
-        for each, arm in starting.items():
-            each.begin(arm)
-        for each, arm in starting.items():
-            each.serve(arm)
-            self._last_engine = each
+        with self._turns.starting():
+            for each, arm in starting.items():
+                each.begin(arm)
+            load_statistics()  # now, since there is nothing else to do
+            for each, arm in starting.items():
+                each.serve(arm)
+                self._last_engine = each
 
     def _is_new(self, host: "_Host") -> bool:
         """Whether nothing of it was measured."""
@@ -222,11 +230,18 @@ class _Bench:
                 engine = self._open(stack, Session(name=f"check-{arm.k}", arms=(arm,)))
                 asked = {answer.prompt_id for answer in first.answers}
                 prompts = [prompt for prompt in self._spec.prompts if prompt.id in asked]
+                with self._turns.starting():
+                    engine.serve(arm)
                 require_equal_counts(first, engine.measure(key, arm, prompts))
         return tuple(f"{arm.name} K={arm.k}" for _, arm in checked)
 
-    def _let_others_rest(self, next_engine: Engine) -> None:
-        """Waits until the engine that was used before is idle, if another one is used now."""
+    def _prepare(self, next_engine: Engine, arm: Arm) -> None:
+        """Waits until it serves the arm, it is our turn, and the engine used before is idle."""
+        if not next_engine.is_running:
+            with self._turns.starting():
+                next_engine.serve(arm)
+        self._turns.measure()
+        next_engine.serve(arm)
         last, self._last_engine = self._last_engine, next_engine
         if last is not None and last is not next_engine and last.is_running:
             rest_until(last.last_used_s + rest_s(self._spec.server))

@@ -1,5 +1,6 @@
 """What `harness bench` measures: `bench.yaml`."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -47,6 +48,9 @@ class BenchConfig(Frozen):
     max_engines: int = Field(default=2, ge=2)
     """Engines up at once while interleaving, the verifier's included: with several K or
     architectures they start together where `server.kv_cache_bytes` says what one takes."""
+    turns: Path | None = None
+    """A file that all measurements name which share this machine: their engines start at the same
+    time, and one at a time is measured while none starts."""
     max_idle_cost: float = Field(default=0.02, gt=0.0)
     """Share of the CPU time that an idle engine may take for `auto` to interleave."""
     block_size: int = Field(default=12, ge=1)

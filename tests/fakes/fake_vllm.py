@@ -115,6 +115,8 @@ class FakeVllm:
         try:
             if self.fault == "error":
                 handler._send(500, '{"error": {"message": "the engine is dead"}}')
+            elif "prompt" in body:
+                handler._send(200, json.dumps({"choices": _near_ties(len(body["prompt"]))}))
             elif body.get("stream"):
                 self._stream(handler, body)
             else:
@@ -207,3 +209,9 @@ class FakeVllm:
     def _event(self, handler: Any, document: dict[str, Any]) -> None:
         handler.wfile.write(f"data: {json.dumps(document)}\n\n".encode())
         handler.wfile.flush()
+
+
+def _near_ties(count: int) -> list[dict[str, Any]]:
+    """One token each, the first two answers of this server and of another nearly as likely."""
+    near = {"token_id:100": -0.70, "token_id:500": -0.73, "token_id:7": -3.0}
+    return [{"index": i, "logprobs": {"top_logprobs": [near]}} for i in reversed(range(count))]

@@ -190,6 +190,20 @@ def test_ctrl_c_during_a_start_ends_both(server_spec, tmp_path: Path) -> None:
     assert_gone(workers_of(tmp_path))
 
 
+def test_answers_that_differ_at_a_near_tie_are_told_from_others(
+    server_spec, tmp_path: Path
+) -> None:
+    spec = bench_spec(server_spec("other_text"))
+    for tie_gap, is_near in ((0.05, True), (0.01, False)):
+        spec = spec.model_copy(update={"tie_gap": tie_gap})
+        (row,) = run_bench(spec, tmp_path / f"out-{is_near}", silent).pooled()
+        assert row.lossless
+        assert row.lossless.num_equal == 0
+        assert [found.is_near_tie for found in row.lossless.divergences] == [is_near] * 8
+        assert row.lossless.divergences[0].gap == pytest.approx(0.03)
+        assert any("no near tie" in flag for flag in row.flags) != is_near
+
+
 def test_a_second_client_is_detected(server_spec, tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match="disagree"):
         run_bench(bench_spec(server_spec("foreign")), tmp_path / "out", silent)

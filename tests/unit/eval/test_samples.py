@@ -50,14 +50,11 @@ def test_without_token_ids_nothing_is_claimed() -> None:
     assert compare_answers([make_answer("p", ())], EXPECTED) is None
 
 
-def test_the_gap_is_read_at_the_place_of_the_divergence() -> None:
+def test_the_gap_is_read_where_both_tokens_are_among_the_alternatives() -> None:
     divergence = Divergence(prompt_id="p", turn=0, position=1, expected=2, found=9)
-    top = [{"token": "token_id:2", "logprob": -0.7}, {"token": "token_id:9", "logprob": -0.75}]
-    steps = [
-        {"token": "token_id:1", "logprob": 0.0, "top_logprobs": []},
-        {"token": "token_id:2", "logprob": -0.7, "top_logprobs": top},
-    ]
-    gap = read_gap(steps, divergence)
+    choice = {"logprobs": {"top_logprobs": [{"token_id:2": -0.7, "token_id:9": -0.75}]}}
+    gap = read_gap(choice, divergence)
     assert gap is not None
     assert abs(gap - 0.05) < 1e-9
-    assert read_gap(steps, divergence.model_copy(update={"found": 7})) is None
+    assert read_gap({"logprobs": None}, divergence) is None
+    assert read_gap(choice, divergence.model_copy(update={"found": 7})) is None

@@ -1,0 +1,64 @@
+"""Measurements that share a machine take turns: engines start together, one at a time is measured.
+
+A start of vLLM takes a minute or more and computes on many cores; measuring takes seconds of a
+quiet machine. So whoever is ready waits until nobody starts, and who would start waits until none
+is ready. Two file locks say who; the kernel frees them when a process dies.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Turns:
+    """The turns of one measurement.
+
+    Args:
+        path: A file that all who take turns name; None: there are no others.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.waited_s = 0.0
+        """Seconds spent waiting for others."""
+        self._path = path
+        self._held: list[int] = []
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """While an engine starts: begins when nobody is ready to measure or measures."""
+        self.rest()
+        if self._path is None:
+            yield
+            return
+        ready = self._lock(".ready", fcntl.LOCK_EX)
+        busy = self._lock(".busy", fcntl.LOCK_SH)
+        os.close(ready)
+        try:
+            yield
+        finally:
+            os.close(busy)
+
+    def measure(self) -> None:
+        """From now on it is our turn: waits until nobody starts an engine, or measures."""
+        if self._path is not None and not self._held:
+            self._held.append(self._lock(".ready", fcntl.LOCK_SH))
+            self._held.append(self._lock(".busy", fcntl.LOCK_EX))
+
+    def rest(self) -> None:
+        """Leaves the turn to others, if it is ours."""
+        while self._held:
+            os.close(self._held.pop())
+
+    def _lock(self, suffix: str, kind: int) -> int:
+        descriptor = os.open(f"{self._path}{suffix}", os.O_RDWR | os.O_CREAT, 0o600)
+        began = time.monotonic()
+        try:
+            fcntl.flock(descriptor, kind)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self.waited_s += time.monotonic() - began
+        return descriptor
