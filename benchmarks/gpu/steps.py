@@ -35,16 +35,21 @@ def plan(flags: argparse.Namespace) -> list[Step]:
     trained = flags.work / "train.json"
     run = f"run:{json.loads(trained.read_text())['run_id']}" if trained.exists() else None
     drafter = str(flags.drafter) if flags.drafter else run
-    first = [_harness("verifier", 10, "verifier", "show", flags.verifier), *_training(flags)]
-    if drafter is None:
-        return [*first, *_pads(flags)]
-    return [
-        *first,
-        *_pads(flags),
-        *_wanted(flags, drafter),
-        *(_checkpoints(flags, run) if run else ()),
-        *_rest(flags, drafter),
-    ]
+    show = _harness("verifier", 10, "verifier", "show", flags.verifier)
+    steps = [show, *_training(flags), *_pads(flags)]
+    if drafter is not None:
+        steps += _wanted(flags, drafter)
+        steps += _checkpoints(flags, run) if run else ()
+        steps += _rest(flags, drafter)
+    return [_in_turn(step, flags.work) for step in steps]
+
+
+def _in_turn(step: Step, work: Path) -> Step:
+    """Measured while no other step starts an engine; not those whose whole time is in question."""
+    key = {"bench": "turns", "sweep": "bench_fixed.turns"}.get(step.argv[2])
+    if key is None or step.name.startswith("ten"):
+        return step
+    return step._replace(argv=(*step.argv, "--set", f"{key}={work / 'turns'}"))
 
 
 def _wanted(flags: argparse.Namespace, drafter: str) -> list[Step]:
