@@ -46,7 +46,8 @@ def plan(flags: argparse.Namespace) -> list[Step]:
 
 def _in_turn(step: Step, work: Path) -> Step:
     """Measured while no other step starts an engine; not those whose whole time is in question."""
-    key = {"bench": "turns", "sweep": "bench_fixed.turns"}.get(step.argv[2])
+    keys = {"bench": "turns", "sweep": "bench_fixed.turns"}
+    key = next((keys[word] for word in step.argv[:3] if word in keys), None)
     if key is None or step.name.startswith("ten"):
         return step
     return step._replace(argv=(*step.argv, "--set", f"{key}={work / 'turns'}"))
