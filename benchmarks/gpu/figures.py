@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from scipy.stats import spearmanr
 from steps import DEPTHS
 
@@ -55,7 +54,9 @@ def _checkpoints(found: dict[str, Any]) -> dict[str, Any] | None:
     return {
         "num_equal_in_fresh_engines": sum(
             fresh.get(row["drafter"]) == row["acceptance"] for row in rows
-        ),
+        )
+        if fresh
+        else None,
         "replayed_and_served": both,
         "spearman": float(spearmanr(both).statistic),
         "replay_s": [one["replay_s"] for one in replay["drafters"]],
@@ -114,46 +115,38 @@ def _parity(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _depths(benches: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Speedup by depth: measured, and as two straight lines of step costs predict it.
+    """Speedup by depth at K = 3: measured, and predicted from K = 1 and 5 at that depth.
 
-    A plain step and a step with speculation each grow with the number of layers. Both lines go
-    through the shallowest and the deepest verifier; the ones between are predicted. Tokens per step
-    are those of the shallowest: outputs are equal.
+    A step takes as many plain steps as a straight line in K through those two says, each paired
+    with its own blocks of the baseline; the tokens that it brings are what K = 5 had accepted at
+    the first three positions.
     """
     curves = []
     for concurrency in (1, 8):
         points = []
         for depth in (0, *sorted(DEPTHS)):
             rows = benches.get(f"depth-{depth}", {}).get("results", ())
-            own = [row for row in rows if row["category"] == "all" and row["k"] == 3
-                   and row["concurrency"] == concurrency]  # fmt: skip
-            if own:
-                points.append((depth, own[0]))
-        if len(points) >= 3:
-            curves.append({"concurrency": concurrency, "points": _predicted(points)})
+            by_k = {row["k"]: row for row in rows if row["category"] == "all"
+                    and row["concurrency"] == concurrency}  # fmt: skip
+            if {1, 3, 5} <= by_k.keys():
+                points.append({"added_layers": depth, **_predicted(by_k)})
+        curves.append({"concurrency": concurrency, "points": points})
     return curves
 
 
-def _predicted(points: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
-    depths = [depth for depth, _ in points]
-    plain = [row["baseline_tpot_ms"]["value"] for _, row in points]
-    tokens = [row["tokens_per_step"]["value"] for _, row in points]
-    step = [row["tpot_ms"]["value"] * t for (_, row), t in zip(points, tokens, strict=True)]
-    ends = [depths[0], depths[-1]]
-    plain_fit = np.interp(depths, ends, [plain[0], plain[-1]])
-    step_fit = np.interp(depths, ends, [step[0], step[-1]])
-    return [
-        {
-            "added_layers": depth,
-            "plain_step_ms": plain[i],
-            "step_ms": step[i],
-            "tokens_per_step": tokens[i],
-            "measured": row["decode_speedup"],
-            "predicted": float(tokens[0] * plain_fit[i] / step_fit[i]),
-            "is_prediction": depth not in ends,
-        }
-        for i, (depth, row) in enumerate(points)
-    ]
+def _predicted(by_k: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    plain_steps = {k: row["tokens_per_step"]["value"] / row["decode_speedup"]["value"]
+                   for k, row in by_k.items()}  # fmt: skip
+    accepted = by_k[5]["acceptance"]
+    beyond = sum(accepted["accepted_at"][3:]) / accepted["num_drafts"]
+    tokens = by_k[5]["tokens_per_step"]["value"] - beyond
+    predicted = tokens / ((plain_steps[1] + plain_steps[5]) / 2)
+    measured = by_k[3]["decode_speedup"]
+    return {
+        "plain_steps": plain_steps, "measured": measured, "predicted": predicted,
+        "error": predicted / measured["value"] - 1,
+        "plain_step_ms": by_k[3]["baseline_tpot_ms"]["value"],
+    }  # fmt: skip
 
 
 def _machine() -> dict[str, str]:

@@ -15,7 +15,8 @@ DEPTHS = (60, 120, 30)
 GROUPS = '["--gpu-memory-utilization","0.2"]'
 """vLLM as it is, with its cache groups."""
 _CURVE = ("--k", "3", "--concurrency", "1,8")
-_WHOLE = ("--set", "num_prompts=96", "--set", "max_tokens=192", "--set", "block_size=48")
+_DEPTH = ("--k", "1,3,5", "--concurrency", "1,8")
+_WHOLE = ("--set", "num_prompts=96", "--set", "max_tokens=192", "--set", "block_size=16")
 _EIGHTY = ("--set", "num_prompts=80", "--set", "max_tokens=128", "--set", "block_size=80")
 
 
@@ -58,8 +59,8 @@ def _wanted(flags: argparse.Namespace, drafter: str) -> list[Step]:
     groups = ("--set", f"server.extra_args={GROUPS}")
     return [
         _bench("main", plain, *one, *_CURVE, *_WHOLE, "--parity"),
-        _bench("depth-0", plain, *one, *_CURVE),
-        _bench("depth-60", deep, *one, *_CURVE, needs=("pad-60",)),
+        _bench("depth-0", plain, *one, *_DEPTH),
+        _bench("depth-60", deep, *one, *_DEPTH, needs=("pad-60",)),
         _bench("depth-60-groups", deep, *one, *_CURVE, *groups, needs=("pad-60",)),
     ]
 
@@ -68,10 +69,9 @@ def _rest(flags: argparse.Namespace, drafter: str) -> list[Step]:
     plain, deep, one = flags.verifier, _deep(flags), ("--drafter", drafter)
     load = (plain, *one, "--k", "3", "--concurrency", "1,8,32,128", "--set", "num_prompts=128",
             "--set", "block_size=128", "--set", "server.max_num_seqs=128")  # fmt: skip
-    each = ("--k", "1,2,5", "--concurrency", "1")
     return [
         *(
-            _bench(f"depth-{n}", _deep(flags, n), *one, *_CURVE, needs=(f"pad-{n}",))
+            _bench(f"depth-{n}", _deep(flags, n), *one, *_DEPTH, needs=(f"pad-{n}",))
             for n in DEPTHS[1:]
         ),
         *_lossless(plain, *one),
@@ -80,8 +80,6 @@ def _rest(flags: argparse.Namespace, drafter: str) -> list[Step]:
         _shapes(flags),
         _bench("ceiling", plain, "--ceiling", "--k", "3"),
         _bench("tune", deep, *one, *_CURVE, "--tune", needs=("pad-60",)),
-        _bench("k-60", deep, *one, *each, needs=("pad-60",)),
-        _bench("k", plain, *one, *each),
     ]
 
 
