@@ -71,7 +71,7 @@ class _Bench:
         self._num_done = 0
         self._num_expected = 0
         self._idle_cost: float | None = None
-        self._turns = Turns(spec.turns)
+        self._turns = Turns(spec.turns, progress)
 
     def run(self) -> BenchResult:
         started = time.monotonic()

@@ -12,18 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from eval.errors import SpecError
+from eval.progress import ProgressFn
+
 
 class Turns:
     """The turns of one measurement.
 
     Args:
         path: A file that all who take turns name; None: there are no others.
+        progress: Told that we wait.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, progress: ProgressFn | None = None) -> None:
         self.waited_s = 0.0
         """Seconds spent waiting for others."""
-        self._path = path
+        self._path, self._progress = path, progress
         self._held: list[int] = []
 
     @contextmanager
@@ -53,12 +57,27 @@ class Turns:
             os.close(self._held.pop())
 
     def _lock(self, suffix: str, kind: int) -> int:
-        descriptor = os.open(f"{self._path}{suffix}", os.O_RDWR | os.O_CREAT, 0o600)
-        began = time.monotonic()
+        name = f"{self._path}{suffix}"
         try:
-            fcntl.flock(descriptor, kind)
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise SpecError(
+                f"turns: expected to open {name}: {error.strerror}",
+                "name a file in a folder of yours",
+            ) from error
+        try:
+            self._wait(descriptor, kind)
         except BaseException:
             os.close(descriptor)
             raise
-        self.waited_s += time.monotonic() - began
         return descriptor
+
+    def _wait(self, descriptor: int, kind: int) -> None:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            began = time.monotonic()
+            if self._progress:
+                self._progress("waiting for our turn on this machine", 0, 0)
+            fcntl.flock(descriptor, kind)
+            self.waited_s += time.monotonic() - began

@@ -3,6 +3,9 @@
 import threading
 from pathlib import Path
 
+import pytest
+
+from eval.errors import SpecError
 from eval.turns import Turns
 
 
@@ -59,3 +62,10 @@ def test_nobody_waits_who_names_no_file() -> None:
         turns.measure()
     turns.rest()
     assert turns.waited_s == 0
+
+
+def test_a_file_that_cannot_be_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        SpecError, match=r"turns: expected to open .*/nowhere/turns\.ready: No such"
+    ):
+        Turns(tmp_path / "nowhere" / "turns").measure()
