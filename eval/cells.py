@@ -15,7 +15,7 @@ from eval.errors import SpecError
 from eval.files import write_atomic
 from eval.spec import BenchSpec, Frozen
 
-_ANALYSIS_ONLY = {
+_SILENT_ALWAYS = {
     "ceiling",
     "confidence",
     "max_drift",
@@ -23,9 +23,10 @@ _ANALYSIS_ONLY = {
     "max_foreign_cpu",
     "num_resamples",
     "precision",
+    "queue_path",
     "request_timeout_s",
-    "turns",
 }
+"""What changes no answer: how cells are analysed, and beside what they are measured."""
 ArmKey = tuple[str, int | None, int]
 """Arm name, K, concurrency."""
 
@@ -95,8 +96,8 @@ _SILENT = {"data_parallel_size": 1, "enable_expert_parallel": False, "speculativ
 
 
 def fingerprint_of(spec: BenchSpec) -> str:
-    """Digest of all that decides what a cell holds; what only decides its analysis is left out."""
-    document = spec.model_dump(mode="json", exclude=_ANALYSIS_ONLY)
+    """Digest of all that decides what a cell holds."""
+    document = spec.model_dump(mode="json", exclude=_SILENT_ALWAYS)
     for key, silent in _SILENT.items():
         if document["server"][key] == silent:
             del document["server"][key]

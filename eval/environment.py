@@ -17,6 +17,7 @@ SPIN_S = 1.05
 loop of 1 s first. Source: vLLM distributed/device_communicators/shm_broadcast.py, 0.32."""
 
 _CORES_PER_PROCESS = 2
+"""Its own, and one for the threads that it starts now and then; with fewer we rather wait."""
 _NUM_FRONT = 2
 """Processes of an engine beside its workers: the API server and the scheduler."""
 
@@ -85,14 +86,14 @@ def idle_cpu_share(pid: int | None, last_used_s: float, seconds: float = 1.0) ->
     return (_cpu_seconds(root) - before) / seconds / len(os.sched_getaffinity(0))
 
 
-def rest_s(server: ServerSpec) -> float:
-    """Seconds after its last step for which another engine is better not measured.
+def rest_s(server: ServerSpec, num_engines: int) -> float:
+    """Seconds for which an engine disturbs others after its last step.
 
-    None where GPUs compute and each process of two engines has cores of its own: an engine that
-    waits then takes nothing from the other.
+    0 where GPUs compute and each process of all engines has cores of its own: one that waits in a
+    busy loop then takes nothing from another.
     """
     num_processes = server.data_parallel_size * (server.tensor_parallel_size + _NUM_FRONT)
-    has_room = len(os.sched_getaffinity(0)) >= 2 * _CORES_PER_PROCESS * num_processes
+    has_room = len(os.sched_getaffinity(0)) >= num_engines * _CORES_PER_PROCESS * num_processes
     return 0.0 if server.device == "cuda" and has_room else SPIN_S
 
 

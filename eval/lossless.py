@@ -6,23 +6,23 @@ way; a difference elsewhere means that the drafter or the engine is broken.
 
 import json
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from eval.cells import ArmKey, Cell
-from eval.engine import Engine
 from eval.errors import MeasurementError
-from eval.plan import BASELINE_ARM
 from eval.result import BASELINE, Divergence, Lossless
 from eval.samples import Turns, compare_answers, index_turns
+from eval.server import VllmServer
 from eval.spec import BenchSpec
 
-_MOST_CHECKED = 32
+_AT_ONCE = 32
+"""Questions in one request."""
 _NUM_ALTERNATIVES = 8
 
 
 def judge_divergences(
-    cells: Iterable[Cell], baseline: Engine, spec: BenchSpec
+    cells: Iterable[Cell], serve_baseline: Callable[[], VllmServer], spec: BenchSpec
 ) -> dict[ArmKey, Lossless]:
     """Compares every arm with the baseline and asks the baseline how close each difference was.
 
@@ -42,31 +42,36 @@ def judge_divergences(
     for key, own in by_arm.items():
         found = compare_answers([a for cell in own for a in cell.answers], expected)
         if found is not None:
-            verdicts[key] = _with_gaps(found, baseline, spec, expected)
+            judged = _judge(found.divergences, serve_baseline, spec, expected)
+            verdicts[key] = found.model_copy(update={"divergences": judged})
     return verdicts
 
 
-def _with_gaps(found: Lossless, baseline: Engine, spec: BenchSpec, expected: Turns) -> Lossless:
-    """Asks the baseline for the first tokens' logprobs, its own answer up to there given."""
-    checked, rest = found.divergences[:_MOST_CHECKED], found.divergences[_MOST_CHECKED:]
-    openings = [_opening(divergence, expected) for divergence in checked]
-    asked = {each: ids for each, ids in zip(checked, openings, strict=True) if ids}
-    if not asked:
-        return found
-    server = baseline.serve(BASELINE_ARM)
-    body = {
-        "model": server.model,
-        "prompt": list(asked.values()),
-        "temperature": 0.0,
-        "max_tokens": 1,
-        "logprobs": _NUM_ALTERNATIVES,
-        "return_tokens_as_token_ids": True,
-    }
-    text = server.fetch("/v1/completions", body, spec.request_timeout_s)
-    choices = sorted(json.loads(text)["choices"], key=operator.itemgetter("index"))
-    gaps = {each: read_gap(choice, each) for each, choice in zip(asked, choices, strict=True)}
-    judged = (_judged(each, gaps.get(each), spec.tie_gap) for each in checked)
-    return found.model_copy(update={"divergences": (*judged, *rest)})
+def _judge(
+    divergences: Sequence[Divergence],
+    serve_baseline: Callable[[], VllmServer],
+    spec: BenchSpec,
+    expected: Turns,
+) -> tuple[Divergence, ...]:
+    """With what the baseline thinks of both tokens, its own answer up to there given."""
+    openings = {each: _opening(each, expected) for each in divergences}
+    asked = [(each, opening) for each, opening in openings.items() if opening]
+    gaps: dict[Divergence, float | None] = {}
+    for first in range(0, len(asked), _AT_ONCE):
+        some = asked[first : first + _AT_ONCE]
+        server = serve_baseline()
+        body = {
+            "model": server.model,
+            "prompt": [opening for _, opening in some],
+            "temperature": 0.0,
+            "max_tokens": 1,
+            "logprobs": _NUM_ALTERNATIVES,
+            "return_tokens_as_token_ids": True,
+        }
+        text = server.fetch("/v1/completions", body, spec.request_timeout_s)
+        choices = sorted(json.loads(text)["choices"], key=operator.itemgetter("index"))
+        gaps |= {e: read_gap(choice, e) for (e, _), choice in zip(some, choices, strict=True)}
+    return tuple(_judged(each, gaps.get(each), spec.tie_gap) for each in divergences)
 
 
 def _opening(divergence: Divergence, expected: Turns) -> list[int]:

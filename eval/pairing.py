@@ -1,7 +1,7 @@
 """Whether the engines of a measurement take turns or follow each other."""
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from eval.device import available_bytes, engine_bytes
 from eval.engine import Engine
@@ -12,7 +12,7 @@ from eval.spec import BenchSpec, Frozen
 from eval.speedup import load_statistics
 
 
-class Pairing(NamedTuple):
+class Pairing(Frozen):
     """The order of a measurement."""
 
     order: Literal["interleaved", "bracketed"]
@@ -30,27 +30,23 @@ def recall_pairing(spec: BenchSpec, baseline: Engine, out_dir: Path) -> Pairing:
     """
     path = out_dir / "pairing.json"
     if path.exists():
-        return Pairing(**_Kept.model_validate_json(path.read_bytes()).model_dump())
+        return Pairing.model_validate_json(path.read_bytes())
     choice = _choose(spec, baseline)
-    write_atomic(path, _Kept(**choice._asdict()).model_dump_json())
+    write_atomic(path, choice.model_dump_json())
     return choice
 
 
 def _choose(spec: BenchSpec, baseline: Engine) -> Pairing:
     if spec.pairing != "auto":
-        return Pairing(spec.pairing)
+        return Pairing(order=spec.pairing)
     server = spec.server
     if server.port is not None:  # two engines cannot share it
-        return Pairing("bracketed")
+        return Pairing(order="bracketed")
     available = available_bytes()
     if server.device != "cpu" or available is None or available < 2 * engine_bytes(server):
-        return Pairing("bracketed")
+        return Pairing(order="bracketed")
     pid = baseline.serve(BASELINE_ARM).pid
     load_statistics()  # now, since the engine must come to rest anyway
     cost = idle_cpu_share(pid, baseline.last_used_s)
-    return Pairing("interleaved" if cost < spec.max_idle_cost else "bracketed", cost)
-
-
-class _Kept(Frozen):
-    order: Literal["interleaved", "bracketed"]
-    idle_cost: float | None = None
+    is_cheap = cost < spec.max_idle_cost
+    return Pairing(order="interleaved" if is_cheap else "bracketed", idle_cost=cost)

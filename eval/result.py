@@ -211,7 +211,7 @@ class BenchResult(Frozen):
     """Time that requests were under way: what is left of `duration_s` after this and `lifecycle_s`
     is the harness's own."""
     lifecycle_s: float = 0.0
-    """Time in which servers were started, warmed up and stopped."""
+    """Time in which servers were started, warmed up and stopped, and other measurements awaited."""
     baseline: tuple[BaselineRow, ...]
     results: tuple[BenchRow, ...]
     acceptance_rows: tuple[AcceptanceRow, ...] = ()

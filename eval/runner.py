@@ -16,14 +16,15 @@ from eval.device import resolve_server
 from eval.engine import Engine
 from eval.environment import describe_environment, rest_s, rest_until
 from eval.lossless import judge_divergences, require_equal_counts
+from eval.machinequeue import MachineQueue
 from eval.pairing import recall_pairing
 from eval.plan import BASELINE_ARM, Arm, Session, in_turns, split_blocks
 from eval.progress import ProgressFn
 from eval.result import BASELINE, BenchResult
+from eval.server import VllmServer
 from eval.sessions import build_sessions
 from eval.spec import BenchSpec
 from eval.speedup import load_statistics
-from eval.turns import Turns
 
 RESULT_NAME = "result.json"
 
@@ -70,42 +71,39 @@ class _Bench:
         self._stops: list[str] = []
         self._num_done = 0
         self._num_expected = 0
-        self._idle_cost: float | None = None
-        self._turns = Turns(spec.turns, progress)
+        self._queue = MachineQueue(spec.queue_path, progress)
 
     def run(self) -> BenchResult:
         started = time.monotonic()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         sessions = build_sessions(self._spec)
         with ExitStack() as stack:
-            stack.callback(self._turns.rest)
+            stack.callback(self._queue.leave)
             baseline = self._open(stack, None)
-            pairing, self._idle_cost = recall_pairing(self._spec, baseline, self._out_dir)
-            self._num_expected = self._count_requests(sessions, pairing)
-            if pairing == "interleaved":
-                size = self._spec.max_engines - 1
-                for first in range(0, len(sessions), size):
-                    with ExitStack() as inner:
-                        group = sessions[first : first + size]
-                        hosts = [_Host(each, self._open(inner, each)) for each in group]
-                        for index, host in enumerate(hosts):
-                            self._run_interleaved(host, baseline, hosts[index + 1 :])
-                    self._turns.rest()
+            with self._queue.starting():
+                pairing = recall_pairing(self._spec, baseline, self._out_dir)
+            self._num_expected = self._count_requests(sessions, pairing.order)
+            if pairing.order == "interleaved":
+                self._run_interleaved(sessions, baseline)
             else:
                 self._run_bracketed(sessions, baseline)
-            verdicts = judge_divergences(self._cells, baseline, self._spec)
-        checks = self._check_swaps(sessions)
+            verdicts = judge_divergences(
+                self._cells, lambda: self._serve(baseline, BASELINE_ARM), self._spec
+            )
+            baseline.close()
+            checks = self._check_swaps(sessions)
+            self._leave()
         result = build_result(
             self._spec,
             Measured(
                 cells=tuple(self._cells),
                 acceptance_cells=tuple(self._acceptance_cells),
                 verdicts=verdicts,
-                pairing=pairing,
-                idle_cost=self._idle_cost,
+                pairing=pairing.order,
+                idle_cost=pairing.idle_cost,
                 stopped_because="; ".join(dict.fromkeys(self._stops)),
                 swap_checks=checks,
-                lifecycle_s=self._turns.waited_s
+                lifecycle_s=self._queue.waited_s
                 + sum(engine.lifecycle_s for engine in self._engines),
                 environment=describe_environment(self._spec.server),
                 engines=tuple(r for engine in self._engines for r in engine.records),
@@ -116,13 +114,19 @@ class _Bench:
         )
         return result.model_copy(update={"duration_s": time.monotonic() - started})
 
-    def _run_interleaved(self, host: "_Host", baseline: Engine, later: Sequence["_Host"]) -> None:
-        session, engine = host
-        turns = Session(name=session.name, arms=(BASELINE_ARM, *session.arms))
-        for concurrency in self._spec.concurrency:
-            self._run_blocks(_Host(turns, engine), concurrency, baseline, later)
-        self._run_acceptance(session, engine)
-        engine.close()
+    def _run_interleaved(self, sessions: Sequence[Session], baseline: Engine) -> None:
+        size = self._spec.max_engines - 1
+        for first in range(0, len(sessions), size):
+            with ExitStack() as stack:
+                group = sessions[first : first + size]
+                hosts = [_Host(each, self._open(stack, each)) for each in group]
+                for index, (session, engine) in enumerate(hosts):
+                    both = Session(name=session.name, arms=(BASELINE_ARM, *session.arms))
+                    for concurrency in self._spec.concurrency:
+                        later = hosts[index + 1 :]
+                        self._run_blocks(_Host(both, engine), concurrency, baseline, later)
+                    self._run_acceptance(session, engine)
+                    engine.close()
 
     def _run_acceptance(self, session: Session, engine: Engine) -> None:
         """Smaller K in the engine of the largest one: counts, no times."""
@@ -139,7 +143,7 @@ class _Bench:
                 )
                 cell = self._store.get(key)
                 if cell is None:
-                    engine.serve(arm)
+                    self._serve(engine, arm)
                     engine.propose(k)
                     cell = engine.measure(key, arm, self._spec.prompts)
                     engine.propose(None)
@@ -160,7 +164,6 @@ class _Bench:
                 for concurrency in self._spec.concurrency:
                     self._run_blocks(_Host(session, engine), concurrency, baseline)
                 self._run_acceptance(session, engine)
-            self._turns.rest()
         for concurrency in self._spec.concurrency:
             self._run_blocks(after, concurrency, baseline)
 
@@ -173,12 +176,12 @@ class _Bench:
             keys = [host.key(arm, concurrency, block) for arm in order]
             kept = [self._store.get(key) for key in keys]
             missing = [arm for arm, cell in zip(order, kept, strict=True) if cell is None]
-            self._start_together(missing, baseline, host.engine, later)
+            self._start(missing, baseline, host.engine, later)
             for arm, key, found in zip(order, keys, kept, strict=True):
                 cell = found
                 if cell is None:
                     asked = baseline if arm == BASELINE_ARM else host.engine
-                    self._prepare(asked, arm)
+                    self._serve(asked, arm)
                     cell = asked.measure(key, arm, blocks[block])
                     self._store.put(cell)
                 cells.append(cell)
@@ -190,23 +193,25 @@ class _Bench:
             self._stops.append("all prompts were used")
         self._cells += cells
 
-    def _start_together(
+    def _start(
         self, arms: Sequence[Arm], baseline: Engine, engine: Engine, later: Sequence["_Host"]
     ) -> None:
-        """Starts at once the engines that these arms need and those whose turn comes later.
+        """Starts the engines that these arms need, before any of them is measured.
 
-        Not where they would measure how much memory is free, and find the others growing. Nothing
-        is measured before all are up.
+        At once, and with those whose turn comes later, where none would measure how much memory is
+        free and find the others growing.
         """
-        if not arms or self._spec.server.kv_cache_bytes is None or self._spec.server.port:
-            return
-        wanted = {baseline if arm == BASELINE_ARM else engine: arm for arm in reversed(arms)}
-        wanted |= {host.engine: host.session.arms[0] for host in later if self._is_new(host)}
+        wanted: dict[Engine, Arm] = {}
+        for arm in arms:
+            wanted.setdefault(baseline if arm == BASELINE_ARM else engine, arm)
+        is_sized = self._spec.server.kv_cache_bytes is not None and self._spec.server.port is None
+        if wanted and is_sized:
+            wanted |= {host.engine: host.session.arms[0] for host in later if self._is_new(host)}
         starting = {each: arm for each, arm in wanted.items() if not each.is_running}
-        if list(starting) in ([], [engine], [baseline]):  # `serve` will do
+        if not starting:
             return
-        with self._turns.starting():
-            for each, arm in starting.items():
+        with self._queue.starting():
+            for each, arm in starting.items() if is_sized else ():
                 each.begin(arm)
             load_statistics()  # now, since there is nothing else to do
             for each, arm in starting.items():
@@ -230,21 +235,32 @@ class _Bench:
                 engine = self._open(stack, Session(name=f"check-{arm.k}", arms=(arm,)))
                 asked = {answer.prompt_id for answer in first.answers}
                 prompts = [prompt for prompt in self._spec.prompts if prompt.id in asked]
-                with self._turns.starting():
-                    engine.serve(arm)
+                self._serve(engine, arm)
                 require_equal_counts(first, engine.measure(key, arm, prompts))
         return tuple(f"{arm.name} K={arm.k}" for _, arm in checked)
 
-    def _prepare(self, next_engine: Engine, arm: Arm) -> None:
-        """Waits until it serves the arm, it is our turn, and the engine used before is idle."""
-        if not next_engine.is_running:
-            with self._turns.starting():
-                next_engine.serve(arm)
-        self._turns.measure()
-        next_engine.serve(arm)
-        last, self._last_engine = self._last_engine, next_engine
-        if last is not None and last is not next_engine and last.is_running:
-            rest_until(last.last_used_s + rest_s(self._spec.server))
+    def _serve(self, engine: Engine, arm: Arm) -> VllmServer:
+        """A server of the arm, when it is our turn and the engine used before is idle."""
+        if not engine.is_running:
+            with self._queue.starting():
+                engine.serve(arm)
+        self._queue.enter()
+        server = engine.serve(arm)
+        if self._last_engine is not engine:
+            self._rest()
+        self._last_engine = engine
+        return server
+
+    def _leave(self) -> None:
+        """Lets other measurements go on, once ours disturbs them no more."""
+        if self._queue.is_ours:
+            self._rest()
+        self._queue.leave()
+
+    def _rest(self) -> None:
+        """Waits until the engine that was used last is idle."""
+        if (last := self._last_engine) is not None and last.is_running:
+            rest_until(last.last_used_s + rest_s(self._spec.server, self._spec.max_engines))
 
     def _open(self, stack: ExitStack, session: Session | None) -> Engine:
         engine = Engine(

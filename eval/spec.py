@@ -175,9 +175,10 @@ class BenchSpec(Frozen):
     max_engines: int = Field(default=2, ge=2)
     """Engines up at once while interleaving, the verifier's included. Where `kv_cache_bytes` says
     what one takes, they start together."""
-    turns: Path | None = None
-    """A file that measurements name which share a machine: their engines start together, and one at
-    a time is measured."""
+    queue_path: Path | None = None
+    """Measurements that give the same path take turns on this machine: their engines start at the
+    same time, and one at a time is measured, while none starts. `<path>.ready` and `.busy` are
+    locked."""
     max_idle_cost: float = Field(default=0.02, gt=0)
     block_size: int = Field(default=12, ge=1)
     """Prompts measured in one go in one arm; at least twice the concurrency is taken."""

@@ -3,7 +3,7 @@
     python benchmarks/gpu/bare.py RUN_FOLDER [FLAGS]    the folder is of a `harness train`
 
 Same data, same drafter, same settings, six epochs at most, nothing of harness in the process. An
-epoch's time is from one checkpoint to the next, so neither start nor compilation is in it.
+epoch's time is from one checkpoint to the next; the first still compiles, so medians are compared.
 """
 
 import json
@@ -60,7 +60,7 @@ def epoch_seconds(folder: Path) -> list[float]:
 
 
 def main() -> None:
-    """Trains and compares: the medians of an epoch, since a checkpoint now and then is slow."""
+    """Trains and compares."""
     run = Path(sys.argv[1])
     out = run.parent / f"bare-{run.name}"
     shutil.rmtree(out, ignore_errors=True)

@@ -42,16 +42,16 @@ def plan(flags: argparse.Namespace) -> list[Step]:
         steps += _wanted(flags, drafter)
         steps += _checkpoints(flags, run) if run else ()
         steps += _rest(flags, drafter)
-    return [_in_turn(step, flags.work) for step in steps]
+    return [_queued(step, flags.work / "queue") for step in steps]
 
 
-def _in_turn(step: Step, work: Path) -> Step:
-    """Measured while no other step starts an engine; not those whose whole time is in question."""
-    keys = {"bench": "turns", "sweep": "bench_fixed.turns"}
+def _queued(step: Step, path: Path) -> Step:
+    """Measured while no other step starts an engine; the ten are timed with their starts."""
+    keys = {"bench": "queue_path", "sweep": "bench_fixed.queue_path"}
     key = next((keys[word] for word in step.argv[:3] if word in keys), None)
     if key is None or step.name.startswith("ten"):
         return step
-    return step._replace(argv=(*step.argv, "--set", f"{key}={work / 'turns'}"))
+    return step._replace(argv=(*step.argv, "--set", f"{key}={path}"))
 
 
 def _wanted(flags: argparse.Namespace, drafter: str) -> list[Step]:

@@ -193,7 +193,7 @@ def tie_gap_of(server: ServerSpec, verifier: Verifier) -> float:
 _DEFAULT_MODEL_LEN = 2048
 _COPIED = (
     "k", "acceptance_k", "ceiling", "concurrency", "num_warmup", "request_timeout_s", "pairing",
-    "max_engines", "turns", "max_idle_cost", "block_size", "precision", "num_swap_checks",
+    "max_engines", "queue_path", "max_idle_cost", "block_size", "precision", "num_swap_checks",
     "is_swapping", "confidence", "num_resamples", "max_drift", "max_foreign_cpu",
 )  # fmt: skip
 

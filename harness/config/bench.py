@@ -48,9 +48,10 @@ class BenchConfig(Frozen):
     max_engines: int = Field(default=2, ge=2)
     """Engines up at once while interleaving, the verifier's included: with several K or
     architectures they start together where `server.kv_cache_bytes` says what one takes."""
-    turns: Path | None = None
-    """A file that all measurements name which share this machine: their engines start at the same
-    time, and one at a time is measured while none starts."""
+    queue_path: Path | None = None
+    """Measurements that give the same path take turns on this machine: their engines start at the
+    same time, and one at a time is measured, while none starts. `<path>.ready` and `.busy` are
+    locked."""
     max_idle_cost: float = Field(default=0.02, gt=0.0)
     """Share of the CPU time that an idle engine may take for `auto` to interleave."""
     block_size: int = Field(default=12, ge=1)

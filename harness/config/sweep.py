@@ -174,8 +174,8 @@ class SweepConfig(Frozen):
     workers: Annotated[int, Field(ge=1)] | None = None
     """Trials at once; None: `trials_per_gpu` for each visible GPU, one on a CPU."""
     trials_per_gpu: Annotated[int, Field(ge=1)] = 1
-    """Trials that train on one GPU at once, on this machine: small drafters leave most of it idle.
-    None is started on a GPU that has less than half of its memory free."""
+    """Trials that train on one GPU of this machine at once: small drafters leave most of it idle.
+    Say as many as fit together: they start at the same time, before any has taken its memory."""
     storage: str | None = None
     """An RDB URL of Optuna; None: HARNESS_SWEEP_STORAGE names it, else a journal file in
     `mlruns/sweeps/<name>/`."""

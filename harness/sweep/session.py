@@ -5,7 +5,7 @@ Everything that can be refused is refused before a study or a run is opened.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.config.bench import BenchConfig
@@ -100,11 +100,19 @@ def prepare(config: SweepConfig, settings: Settings, launcher: Launcher | None =
     for index, baseline in enumerate(config.baselines):
         space.complete(baseline, f"baselines[{index}]")
     config = config.model_copy(update={"storage": _storage(config, place)})
-    shortage = elsewhere.find_shortage(config.workers) if elsewhere else None
     return Prepared(
         config=config, base=base, bench=bench, space=space, place=place, elsewhere=elsewhere,
-        warnings=(shortage,) if shortage else (),
+        warnings=tuple(_find_unheeded(config, place, elsewhere)),
     )  # fmt: skip
+
+
+def _find_unheeded(config: SweepConfig, place: Place, elsewhere: Elsewhere | None) -> Iterator[str]:
+    """What was asked for and will not be so, in words."""
+    if elsewhere and (shortage := elsewhere.find_shortage(config.workers)):
+        yield shortage
+    if config.trials_per_gpu > 1 and not any(slot.gpu for slot in place.slots):
+        why = "a launcher gives each trial GPUs of its own" if elsewhere else "no GPU is used"
+        yield f"trials_per_gpu: {config.trials_per_gpu} changes nothing: {why}"
 
 
 def require_unused(prepared: Prepared) -> None:

@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 _POLL_S = 0.01
+_FIRST = 100
+_PROMPT = list(range(1, 8))
 """Between looks whether to stop; else each test would wait half a second for its server's end."""
 
 
@@ -116,7 +118,9 @@ class FakeVllm:
             if self.fault == "error":
                 handler._send(500, '{"error": {"message": "the engine is dead"}}')
             elif "prompt" in body:
-                handler._send(200, json.dumps({"choices": _near_ties(len(body["prompt"]))}))
+                found = [{"top_logprobs": [_next_tokens(prompt)]} for prompt in body["prompt"]]
+                choices = [{"index": i, "logprobs": each} for i, each in enumerate(found)]
+                handler._send(200, json.dumps({"choices": choices[::-1]}))
             elif body.get("stream"):
                 self._stream(handler, body)
             else:
@@ -164,7 +168,7 @@ class FakeVllm:
 
     def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
         steps = self._steps(body)
-        ids = list(range(self.first_token_id, self.first_token_id + sum(steps)))
+        ids = _ids_of(body, self.first_token_id, sum(steps))
         message = {"role": "assistant", "content": "".join(f" t{i}" for i in ids)}
         choice = {"index": 0, "message": message, "finish_reason": "length", "token_ids": ids}
         metrics = self._metrics_of(len(steps) - 1)
@@ -177,8 +181,8 @@ class FakeVllm:
         handler.end_headers()
         steps = self._steps(body)
         start = {"index": 0, "delta": {"role": "assistant", "content": ""}}
-        self._event(handler, {"choices": [start], "prompt_token_ids": list(range(1, 8))})
-        token, began = self.first_token_id, time.monotonic()
+        self._event(handler, {"choices": [start], "prompt_token_ids": _PROMPT})
+        tokens, began = iter(_ids_of(body, self.first_token_id, sum(steps))), time.monotonic()
         for index, count in enumerate(steps):
             due = began + self.prefill_s + index * self.step_s
             time.sleep(max(due - time.monotonic(), 0.0))
@@ -188,8 +192,7 @@ class FakeVllm:
             if index == 2 and self.fault == "hang":
                 time.sleep(30)
                 return
-            ids = list(range(token, token + count))
-            token += count
+            ids = list(itertools.islice(tokens, count))
             is_last = index == len(steps) - 1
             choice = {
                 "index": 0,
@@ -211,7 +214,16 @@ class FakeVllm:
         handler.wfile.flush()
 
 
-def _near_ties(count: int) -> list[dict[str, Any]]:
-    """One token each, the first two answers of this server and of another nearly as likely."""
-    near = {"token_id:100": -0.70, "token_id:500": -0.73, "token_id:7": -3.0}
-    return [{"index": i, "logprobs": {"top_logprobs": [near]}} for i in reversed(range(count))]
+def _ids_of(body: dict[str, Any], first: int, count: int) -> list[int]:
+    """The answer's tokens; another server's differ from some place on, by the question's length."""
+    same = len(body["messages"][-1]["content"]) % 5 if first != _FIRST else count
+    return [(_FIRST if index < same else first) + index for index in range(count)]
+
+
+def _next_tokens(prompt: list[int]) -> dict[str, float]:
+    """Logprobs after a prompt and the beginning of our answer: another server's token is near."""
+    own = prompt[len(_PROMPT) :]
+    if prompt != [*_PROMPT, *(_FIRST + index for index in range(len(own)))]:
+        return {}
+    gap = 0.01 * (len(own) + 1)
+    return {f"token_id:{_FIRST + len(own)}": -0.7, f"token_id:{500 + len(own)}": -0.7 - gap}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -42,12 +43,14 @@ def server_spec(tmp_path: Path) -> Callable[..., ServerSpec]:
 
 def bench_spec(server: ServerSpec, **changes: object) -> BenchSpec:
     proposer = Proposer(name="fake", speculative_config={"method": "ngram"})
-    values = {"sampling": Sampling(max_tokens=12), "num_warmup": 0, "pairing": "interleaved"}
+    values = {
+        "sampling": Sampling(max_tokens=12), "num_warmup": 0, "pairing": "interleaved",
+        "prompts": PROMPTS,
+    }  # fmt: skip
     return BenchSpec(
         server=server,
         drafters=(),
         proposers=(proposer,),
-        prompts=PROMPTS,
         prompts_name="p",
         block_size=4,
         **values | changes,
@@ -193,15 +196,40 @@ def test_ctrl_c_during_a_start_ends_both(server_spec, tmp_path: Path) -> None:
 def test_answers_that_differ_at_a_near_tie_are_told_from_others(
     server_spec, tmp_path: Path
 ) -> None:
-    spec = bench_spec(server_spec("other_text"))
-    for tie_gap, is_near in ((0.05, True), (0.01, False)):
-        spec = spec.model_copy(update={"tie_gap": tie_gap})
-        (row,) = run_bench(spec, tmp_path / f"out-{is_near}", silent).pooled()
-        assert row.lossless
-        assert row.lossless.num_equal == 0
-        assert [found.is_near_tie for found in row.lossless.divergences] == [is_near] * 8
-        assert row.lossless.divergences[0].gap == pytest.approx(0.03)
-        assert any("no near tie" in flag for flag in row.flags) != is_near
+    """As many as take two requests; the fake's gap grows with the place of the difference."""
+    asked = tuple(Prompt(id=f"q{i}", category="a", turns=("x" * (i + 1),)) for i in range(40))
+    spec = bench_spec(server_spec("other_text"), prompts=asked, tie_gap=0.035)
+    (row,) = run_bench(spec, tmp_path / "out", silent).pooled()
+    assert row.lossless
+    found = {each.prompt_id: each for each in row.lossless.divergences}
+    assert {name: each.position for name, each in found.items()} == {
+        f"q{i}": (i + 1) % 5 for i in range(40)
+    }
+    for each in found.values():
+        assert each.gap == pytest.approx(0.01 * (each.position + 1))
+        assert each.is_near_tie == (each.position < 3)
+    assert "16 greedy answers differ" in " ".join(row.flags)
+
+
+def test_measurements_of_one_queue_start_together_and_are_measured_one_at_a_time(
+    server_spec, tmp_path: Path
+) -> None:
+    server = server_spec("needs_4", step_s=0.02, kv_cache_bytes=1 << 20)
+    spec = bench_spec(server, queue_path=tmp_path / "queue")
+    outs = [tmp_path / "one", tmp_path / "other"]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda out: run_bench(spec, out, silent), outs))
+    own = [[json.loads(path.read_bytes()) for path in (out / "cells").iterdir()] for out in outs]
+    spans = [
+        (
+            min(c["started_unix_s"] for c in cells),
+            max(c["started_unix_s"] + c["wall_s"] for c in cells),
+        )
+        for cells in own
+    ]
+    up = max(path.stat().st_mtime for path in tmp_path.glob("up-*"))
+    assert up < min(spans)[0]  # all four engines needed one another to start
+    assert min(spans)[1] <= max(spans)[0]
 
 
 def test_a_second_client_is_detected(server_spec, tmp_path: Path) -> None:

@@ -76,3 +76,16 @@ def test_more_workers_than_a_cluster_has_room_for_are_fewer_and_that_is_said(
     assert len(prepared.place.slots) == count
     assert told in "".join(prepared.warnings)
     assert bool(prepared.warnings) is bool(told)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "told"), [(Cluster(), "a launcher"), (None, "no GPU is used")]
+)
+def test_trials_that_cannot_share_a_gpu_are_said_to_share_none(
+    tmp_path: Path, launcher: Cluster | None, told: str
+) -> None:
+    base = {"verifier": "v", "corpus": "c", "head_dim": 8, "lr": 1e-3, "device": "cpu"}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(base))
+    config = make_config(train=str(tmp_path / "train.yaml"), trials_per_gpu=4)
+    (text,) = prepare(config, load_settings(tmp_path), launcher).warnings
+    assert f"trials_per_gpu: 4 changes nothing: {told}" in text

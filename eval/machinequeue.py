@@ -1,4 +1,4 @@
-"""Measurements that share a machine take turns: engines start together, one at a time is measured.
+"""Measurements that share a machine: their engines start together, one at a time is measured.
 
 A start of vLLM takes a minute or more and computes on many cores; measuring takes seconds of a
 quiet machine. So whoever is ready waits until nobody starts, and who would start waits until none
@@ -16,11 +16,11 @@ from eval.errors import SpecError
 from eval.progress import ProgressFn
 
 
-class Turns:
-    """The turns of one measurement.
+class MachineQueue:
+    """The place of one measurement among those that name the same path.
 
     Args:
-        path: A file that all who take turns name; None: there are no others.
+        path: `<path>.ready` and `<path>.busy` are locked; None: there are no others.
         progress: Told that we wait.
     """
 
@@ -30,29 +30,40 @@ class Turns:
         self._path, self._progress = path, progress
         self._held: list[int] = []
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether we measure, and others wait."""
+        return bool(self._held)
+
     @contextmanager
     def starting(self) -> Iterator[None]:
         """While an engine starts: begins when nobody is ready to measure or measures."""
-        self.rest()
+        self.leave()
         if self._path is None:
             yield
             return
         ready = self._lock(".ready", fcntl.LOCK_EX)
-        busy = self._lock(".busy", fcntl.LOCK_SH)
-        os.close(ready)
+        try:
+            busy = self._lock(".busy", fcntl.LOCK_SH)
+        finally:
+            os.close(ready)
         try:
             yield
         finally:
             os.close(busy)
 
-    def measure(self) -> None:
-        """From now on it is our turn: waits until nobody starts an engine, or measures."""
+    def enter(self) -> None:
+        """From now on we measure: waits until nobody starts an engine, or measures."""
         if self._path is not None and not self._held:
             self._held.append(self._lock(".ready", fcntl.LOCK_SH))
-            self._held.append(self._lock(".busy", fcntl.LOCK_EX))
+            try:
+                self._held.append(self._lock(".busy", fcntl.LOCK_EX))
+            except BaseException:
+                self.leave()
+                raise
 
-    def rest(self) -> None:
-        """Leaves the turn to others, if it is ours."""
+    def leave(self) -> None:
+        """Lets others measure or start, if we measured."""
         while self._held:
             os.close(self._held.pop())
 
@@ -62,8 +73,8 @@ class Turns:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise SpecError(
-                f"turns: expected to open {name}: {error.strerror}",
-                "name a file in a folder of yours",
+                f"queue_path: expected to open {name}: {error.strerror}",
+                "name a path in a folder of yours",
             ) from error
         try:
             self._wait(descriptor, kind)
@@ -78,6 +89,6 @@ class Turns:
         except BlockingIOError:
             began = time.monotonic()
             if self._progress:
-                self._progress("waiting for our turn on this machine", 0, 0)
+                self._progress("waiting for other measurements on this machine", 0, 0)
             fcntl.flock(descriptor, kind)
             self.waited_s += time.monotonic() - began

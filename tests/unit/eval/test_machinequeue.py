@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from eval.errors import SpecError
-from eval.turns import Turns
+from eval.machinequeue import MachineQueue
 
 
-def in_background(events: list[str], turns: Turns, what: str) -> threading.Thread:
+def in_background(events: list[str], queue: MachineQueue, what: str) -> threading.Thread:
     def run() -> None:
         if what == "start":
-            with turns.starting():
+            with queue.starting():
                 events.append("starts")
         else:
-            turns.measure()
+            queue.enter()
             events.append("measures")
-            turns.rest()
+            queue.leave()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -27,7 +27,7 @@ def in_background(events: list[str], turns: Turns, what: str) -> threading.Threa
 
 def test_engines_start_together_and_whoever_is_ready_waits_for_them(tmp_path: Path) -> None:
     events: list[str] = []
-    mine, other, third = (Turns(tmp_path / "turns") for _ in range(3))
+    mine, other, third = (MachineQueue(tmp_path / "queue") for _ in range(3))
     with mine.starting():
         in_background(events, other, "start").join(5)
         assert events == ["starts"]
@@ -44,28 +44,26 @@ def test_engines_start_together_and_whoever_is_ready_waits_for_them(tmp_path: Pa
 
 def test_one_at_a_time_is_measured_until_it_rests_or_starts_an_engine(tmp_path: Path) -> None:
     events: list[str] = []
-    mine, other = Turns(tmp_path / "turns"), Turns(tmp_path / "turns")
-    mine.measure()
-    mine.measure()
+    mine, other = MachineQueue(tmp_path / "queue"), MachineQueue(tmp_path / "queue")
+    mine.enter()
+    mine.enter()
     waiting = in_background(events, other, "measure")
     assert not events
     with mine.starting():  # gives the turn away, and comes after those who are ready
         waiting.join(5)
         assert events == ["measures"]
-    mine.rest()
+    mine.leave()
 
 
 def test_nobody_waits_who_names_no_file() -> None:
-    turns = Turns(None)
-    turns.measure()
-    with turns.starting():
-        turns.measure()
-    turns.rest()
-    assert turns.waited_s == 0
+    queue = MachineQueue(None)
+    queue.enter()
+    with queue.starting():
+        queue.enter()
+    queue.leave()
+    assert queue.waited_s == 0
 
 
 def test_a_file_that_cannot_be_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        SpecError, match=r"turns: expected to open .*/nowhere/turns\.ready: No such"
-    ):
-        Turns(tmp_path / "nowhere" / "turns").measure()
+    with pytest.raises(SpecError, match=r"queue_path: expected to open .*/nowhere/queue\.ready"):
+        MachineQueue(tmp_path / "nowhere" / "queue").enter()
