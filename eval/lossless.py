@@ -19,6 +19,8 @@ from eval.spec import BenchSpec
 _AT_ONCE = 32
 """Questions in one request."""
 _NUM_ALTERNATIVES = 8
+_ROUNDING = 1e-5
+"""Of a difference of two log-probabilities in float32: two steps of bfloat16 came as 0.25000006."""
 
 
 def judge_divergences(
@@ -82,7 +84,7 @@ def _opening(divergence: Divergence, expected: Turns) -> list[int]:
 
 
 def _judged(divergence: Divergence, gap: float | None, tie_gap: float) -> Divergence:
-    is_near = gap is not None and gap <= tie_gap
+    is_near = gap is not None and gap <= tie_gap + _ROUNDING
     return divergence.model_copy(update={"gap": gap, "is_near_tie": is_near})
 
 

@@ -198,7 +198,7 @@ def test_answers_that_differ_at_a_near_tie_are_told_from_others(
 ) -> None:
     """As many as take two requests; the fake's gap grows with the place of the difference."""
     asked = tuple(Prompt(id=f"q{i}", category="a", turns=("x" * (i + 1),)) for i in range(40))
-    spec = bench_spec(server_spec("other_text"), prompts=asked, tie_gap=0.035)
+    spec = bench_spec(server_spec("other_text"), prompts=asked, tie_gap=0.03)
     (row,) = run_bench(spec, tmp_path / "out", silent).pooled()
     assert row.lossless
     found = {each.prompt_id: each for each in row.lossless.divergences}
