@@ -86,14 +86,14 @@ def idle_cpu_share(pid: int | None, last_used_s: float, seconds: float = 1.0) ->
     return (_cpu_seconds(root) - before) / seconds / len(os.sched_getaffinity(0))
 
 
-def rest_s(server: ServerSpec, num_engines: int) -> float:
-    """Seconds for which an engine disturbs others after its last step.
+def rest_s(server: ServerSpec) -> float:
+    """Seconds for which an engine disturbs the next one after its last step.
 
-    0 where GPUs compute and each process of all engines has cores of its own: one that waits in a
-    busy loop then takes nothing from another.
+    0 where GPUs compute and each process of both has cores of its own: one that waits in a busy
+    loop then takes nothing from another.
     """
     num_processes = server.data_parallel_size * (server.tensor_parallel_size + _NUM_FRONT)
-    has_room = len(os.sched_getaffinity(0)) >= num_engines * _CORES_PER_PROCESS * num_processes
+    has_room = len(os.sched_getaffinity(0)) >= 2 * _CORES_PER_PROCESS * num_processes
     return 0.0 if server.device == "cuda" and has_room else SPIN_S
 
 

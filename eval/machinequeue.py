@@ -31,6 +31,11 @@ class MachineQueue:
         self._held: list[int] = []
 
     @property
+    def is_shared(self) -> bool:
+        """Whether there may be others."""
+        return self._path is not None
+
+    @property
     def is_ours(self) -> bool:
         """Whether we measure, and others wait."""
         return bool(self._held)

@@ -11,6 +11,7 @@ from eval.engine import Engine
 from eval.errors import MeasurementError
 from eval.files import write_atomic
 from eval.hotswap import DEV_MODE
+from eval.machinequeue import MachineQueue
 from eval.plan import BASELINE_ARM, Arm, build_arms
 from eval.progress import ProgressFn
 from eval.spec import BenchSpec, Frozen
@@ -72,14 +73,19 @@ def profile_steps(spec: BenchSpec, out_dir: Path, progress: ProgressFn) -> Profi
     arms = [BASELINE_ARM, *(arm for k in spec.k for arm in build_arms(timed, k))]
     total = len(arms) * len(spec.concurrency)
     steps: list[StepProfile] = []
+    queue = MachineQueue(spec.queue_path, progress)
     for index, arm in enumerate(arms):
         engine = Engine(f"profile-{index}", timed, out_dir)
         try:
+            with queue.starting():
+                engine.serve(arm)
+            queue.enter()
             for concurrency in spec.concurrency:
                 progress("profiling", len(steps), total)
                 steps.append(_profile(engine, arm, concurrency, timed))
         finally:
             engine.close()
+            queue.leave()
     found = Profile(steps=tuple(steps))
     write_atomic(out_dir / PROFILE_NAME, found.model_dump_json(indent=1))
     return found

@@ -14,17 +14,15 @@ from eval.assembly import Measured, build_result, is_precise
 from eval.cells import Cell, CellKey, CellStore
 from eval.device import resolve_server
 from eval.engine import Engine
-from eval.environment import describe_environment, rest_s, rest_until
+from eval.environment import describe_environment
+from eval.fleet import Fleet
 from eval.lossless import judge_divergences, require_equal_counts
-from eval.machinequeue import MachineQueue
 from eval.pairing import recall_pairing
 from eval.plan import BASELINE_ARM, Arm, Session, in_turns, split_blocks
 from eval.progress import ProgressFn
-from eval.result import BASELINE, BenchResult
-from eval.server import VllmServer
+from eval.result import BenchResult
 from eval.sessions import build_sessions
 from eval.spec import BenchSpec
-from eval.speedup import load_statistics
 
 RESULT_NAME = "result.json"
 
@@ -49,7 +47,8 @@ def run_bench(spec: BenchSpec, out_dir: Path, progress: ProgressFn) -> BenchResu
     finished = out_dir / RESULT_NAME
     if finished.exists():
         result = BenchResult.load(finished)
-        if result.spec == spec:
+        beside = {"max_engines": spec.max_engines, "queue_path": spec.queue_path}
+        if result.spec.model_copy(update=beside) == spec:
             return result
     result = _Bench(spec, out_dir, store, progress).run()
     result.write(finished)
@@ -66,52 +65,48 @@ class _Bench:
         self._progress = progress
         self._cells: list[Cell] = []
         self._acceptance_cells: list[Cell] = []
-        self._engines: list[Engine] = []
-        self._last_engine: Engine | None = None
         self._stops: list[str] = []
         self._num_done = 0
         self._num_expected = 0
-        self._queue = MachineQueue(spec.queue_path, progress)
+        self._fleet = Fleet(spec, out_dir, progress)
 
     def run(self) -> BenchResult:
         started = time.monotonic()
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         sessions = build_sessions(self._spec)
         with ExitStack() as stack:
-            stack.callback(self._queue.leave)
-            baseline = self._open(stack, None)
-            with self._queue.starting():
-                pairing = recall_pairing(self._spec, baseline, self._out_dir)
+            stack.callback(self._fleet.queue.leave)
+            baseline = self._fleet.open(stack, None)
+            pairing = recall_pairing(self._spec, baseline, self._out_dir, self._fleet.queue)
             self._num_expected = self._count_requests(sessions, pairing.order)
             if pairing.order == "interleaved":
                 self._run_interleaved(sessions, baseline)
             else:
                 self._run_bracketed(sessions, baseline)
             verdicts = judge_divergences(
-                self._cells, lambda: self._serve(baseline, BASELINE_ARM), self._spec
+                self._cells, lambda: self._fleet.serve(baseline, BASELINE_ARM), self._spec
             )
             baseline.close()
             checks = self._check_swaps(sessions)
-            self._leave()
-        result = build_result(
-            self._spec,
-            Measured(
-                cells=tuple(self._cells),
-                acceptance_cells=tuple(self._acceptance_cells),
-                verdicts=verdicts,
-                pairing=pairing.order,
-                idle_cost=pairing.idle_cost,
-                stopped_because="; ".join(dict.fromkeys(self._stops)),
-                swap_checks=checks,
-                lifecycle_s=self._queue.waited_s
-                + sum(engine.lifecycle_s for engine in self._engines),
-                environment=describe_environment(self._spec.server),
-                engines=tuple(r for engine in self._engines for r in engine.records),
-                swaps=tuple(s for engine in self._engines for s in engine.swaps),
-                started_at=started_at,
-                duration_s=time.monotonic() - started,
-            ),
-        )
+            result = build_result(
+                self._spec,
+                Measured(
+                    cells=tuple(self._cells),
+                    acceptance_cells=tuple(self._acceptance_cells),
+                    verdicts=verdicts,
+                    pairing=pairing.order,
+                    idle_cost=pairing.idle_cost,
+                    stopped_because="; ".join(dict.fromkeys(self._stops)),
+                    swap_checks=checks,
+                    lifecycle_s=self._fleet.lifecycle_s,
+                    environment=describe_environment(self._spec.server),
+                    engines=tuple(r for engine in self._fleet.engines for r in engine.records),
+                    swaps=tuple(s for engine in self._fleet.engines for s in engine.swaps),
+                    started_at=started_at,
+                    duration_s=time.monotonic() - started,
+                ),
+            )
+            self._fleet.leave()
         return result.model_copy(update={"duration_s": time.monotonic() - started})
 
     def _run_interleaved(self, sessions: Sequence[Session], baseline: Engine) -> None:
@@ -119,7 +114,7 @@ class _Bench:
         for first in range(0, len(sessions), size):
             with ExitStack() as stack:
                 group = sessions[first : first + size]
-                hosts = [_Host(each, self._open(stack, each)) for each in group]
+                hosts = [_Host(each, self._fleet.open(stack, each)) for each in group]
                 for index, (session, engine) in enumerate(hosts):
                     both = Session(name=session.name, arms=(BASELINE_ARM, *session.arms))
                     for concurrency in self._spec.concurrency:
@@ -143,7 +138,7 @@ class _Bench:
                 )
                 cell = self._store.get(key)
                 if cell is None:
-                    self._serve(engine, arm)
+                    self._fleet.serve(engine, arm)
                     engine.propose(k)
                     cell = engine.measure(key, arm, self._spec.prompts)
                     engine.propose(None)
@@ -160,7 +155,7 @@ class _Bench:
         baseline.close()
         for session in sessions:
             with ExitStack() as inner:
-                engine = self._open(inner, session)
+                engine = self._fleet.open(inner, session)
                 for concurrency in self._spec.concurrency:
                     self._run_blocks(_Host(session, engine), concurrency, baseline)
                 self._run_acceptance(session, engine)
@@ -181,7 +176,7 @@ class _Bench:
                 cell = found
                 if cell is None:
                     asked = baseline if arm == BASELINE_ARM else host.engine
-                    self._serve(asked, arm)
+                    self._fleet.serve(asked, arm)
                     cell = asked.measure(key, arm, blocks[block])
                     self._store.put(cell)
                 cells.append(cell)
@@ -210,13 +205,7 @@ class _Bench:
         starting = {each: arm for each, arm in wanted.items() if not each.is_running}
         if not starting:
             return
-        with self._queue.starting():
-            for each, arm in starting.items() if is_sized else ():
-                each.begin(arm)
-            load_statistics()  # now, since there is nothing else to do
-            for each, arm in starting.items():
-                each.serve(arm)
-                self._last_engine = each
+        self._fleet.start(starting, at_once=is_sized)
 
     def _is_new(self, host: "_Host") -> bool:
         """Whether nothing of it was measured."""
@@ -232,47 +221,13 @@ class _Bench:
             first = min(own, key=lambda cell: cell.key.concurrency)
             key = first.key.model_copy(update={"session": f"check-{session.name}"})
             with ExitStack() as stack:
-                engine = self._open(stack, Session(name=f"check-{arm.k}", arms=(arm,)))
+                check = Session(name=f"check-{arm.k}", arms=(arm,))
+                engine = self._fleet.open(stack, check)
                 asked = {answer.prompt_id for answer in first.answers}
                 prompts = [prompt for prompt in self._spec.prompts if prompt.id in asked]
-                self._serve(engine, arm)
+                self._fleet.serve(engine, arm)
                 require_equal_counts(first, engine.measure(key, arm, prompts))
         return tuple(f"{arm.name} K={arm.k}" for _, arm in checked)
-
-    def _serve(self, engine: Engine, arm: Arm) -> VllmServer:
-        """A server of the arm, when it is our turn and the engine used before is idle."""
-        if not engine.is_running:
-            with self._queue.starting():
-                engine.serve(arm)
-        self._queue.enter()
-        server = engine.serve(arm)
-        if self._last_engine is not engine:
-            self._rest()
-        self._last_engine = engine
-        return server
-
-    def _leave(self) -> None:
-        """Lets other measurements go on, once ours disturbs them no more."""
-        if self._queue.is_ours:
-            self._rest()
-        self._queue.leave()
-
-    def _rest(self) -> None:
-        """Waits until the engine that was used last is idle."""
-        if (last := self._last_engine) is not None and last.is_running:
-            rest_until(last.last_used_s + rest_s(self._spec.server, self._spec.max_engines))
-
-    def _open(self, stack: ExitStack, session: Session | None) -> Engine:
-        engine = Engine(
-            session.name if session else BASELINE,
-            self._spec,
-            self._out_dir,
-            is_swapping=session is not None and len(session.arms) > 1,
-            on_wait=lambda arm, seconds: self._progress(f"starting vLLM: {arm}", int(seconds), 0),
-        )
-        stack.callback(engine.close)
-        self._engines.append(engine)
-        return engine
 
     def _count_requests(self, sessions: Iterable[Session], pairing: str) -> int:
         hosted = [len(session.arms) for session in sessions]

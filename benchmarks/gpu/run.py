@@ -5,10 +5,10 @@
 Each step is one `harness` command; a finished one is not run again, an interrupted measurement
 goes on where it stopped. So on a host that gives ten minutes at a time it is simply called again.
 With `--gpus 0,1` each GPU takes the next step that is due, so they share them. `--only
-main,depth-30` takes some. Steps that measure with `bench` alone may share a GPU: with `--only
-main,depth-0,depth-30 --gpus 0,0,0` their engines start together, one at a time is measured. Not
-trainings, replays, `ten` and `ten-fresh`: they wait for nobody. `--summary FILE` writes the figures
-of all finished steps: commit that.
+main,depth-30` takes some. Steps that only measure may share a GPU: with `--only
+depth-0,depth-30,depth-60 --gpus 0,0,0` their engines start together, one at a time is measured. Not
+trainings, replays (`main` has one), `ten` and `ten-fresh`: they wait for nobody. `--summary FILE`
+writes the figures of all finished steps: commit that.
 """
 
 import argparse

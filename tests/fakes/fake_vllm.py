@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 _POLL_S = 0.01
+"""Between looks whether to stop; else each test would wait half a second for its server's end."""
 _FIRST = 100
 _PROMPT = list(range(1, 8))
-"""Between looks whether to stop; else each test would wait half a second for its server's end."""
 
 
 class FakeVllm:
@@ -25,7 +25,8 @@ class FakeVllm:
         prefill_s: Seconds to the first token.
         fault: "hang" never ends, "cut" closes in the middle, "error" answers 500, "foreign" counts
             a request that nobody here made, "no_usage" leaves the usage chunk out.
-        first_token_id: Of every answer; the others follow it one by one.
+        first_token_id: Of every answer; the others follow it one by one. Another than 100: see
+            `_ids_of`.
         port: To listen on; 0 for any.
     """
 

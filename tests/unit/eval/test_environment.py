@@ -29,4 +29,4 @@ def test_engines_rest_where_they_share_cores(
     server = ServerSpec(
         verifier=Path("/v"), device=device, tensor_parallel_size=tensor_parallel_size
     )
-    assert rest_s(server, num_engines=2) == seconds
+    assert rest_s(server) == seconds
