@@ -157,9 +157,12 @@ def _choose_columns(page: Any) -> None:
 
 
 def _find_number(page: Any, value: float) -> None:
-    """Waits for a number whose first digits are these; how many are shown is the UI's taste."""
-    digits = re.escape(f"{math.floor(value * 100) / 100:g}")
-    page.get_by_text(re.compile(rf"^{digits}\d*")).first.wait_for()
+    """Waits to see a number that begins like this one; how many digits are shown, cut or rounded,
+    is the UI's taste."""
+    cut, rounded = math.floor(value * 100) / 100, round(value, 3)
+    digits = "|".join(re.escape(f"{number:g}") for number in (cut, rounded))
+    shown = page.get_by_text(re.compile(rf"^({digits})\d*")).filter(visible=True)
+    shown.first.wait_for()
 
 
 def _experiment_id(site: Site, run_id: str) -> str:
