@@ -4,17 +4,19 @@ Kept apart from measuring: the clock itself costs time, and its prompts are in n
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from eval.engine import Engine
 from eval.errors import MeasurementError
 from eval.files import write_atomic
+from eval.fleet import Fleet
 from eval.hotswap import DEV_MODE
-from eval.machinequeue import MachineQueue
-from eval.plan import BASELINE_ARM, Arm, build_arms
+from eval.plan import BASELINE_ARM, Arm, Session, build_arms
 from eval.progress import ProgressFn
-from eval.spec import BenchSpec, Frozen
+from eval.server import VllmServer
+from eval.spec import BenchSpec, Frozen, Prompt
 
 PROFILE_NAME = "profile.json"
 CLOCK_ARGS = ("--worker-extension-cls", "eval.stepclock.StepClock")
@@ -73,30 +75,27 @@ def profile_steps(spec: BenchSpec, out_dir: Path, progress: ProgressFn) -> Profi
     arms = [BASELINE_ARM, *(arm for k in spec.k for arm in build_arms(timed, k))]
     total = len(arms) * len(spec.concurrency)
     steps: list[StepProfile] = []
-    queue = MachineQueue(spec.queue_path, progress)
+    fleet = Fleet(timed, out_dir, progress)
     for index, arm in enumerate(arms):
-        engine = Engine(f"profile-{index}", timed, out_dir)
-        try:
-            with queue.starting():
-                engine.serve(arm)
-            queue.enter()
+        with ExitStack() as stack:
+            stack.callback(fleet.queue.leave)
+            engine = fleet.open(stack, Session(name=f"profile-{index}", arms=(arm,)))
+            served = fleet.serve(engine, arm)
             for concurrency in spec.concurrency:
                 progress("profiling", len(steps), total)
-                steps.append(_profile(engine, arm, concurrency, timed))
-        finally:
-            engine.close()
-            queue.leave()
+                steps.append(_profile(engine, served, arm, concurrency, timed.prompts))
     found = Profile(steps=tuple(steps))
     write_atomic(out_dir / PROFILE_NAME, found.model_dump_json(indent=1))
     return found
 
 
-def _profile(engine: Engine, arm: Arm, concurrency: int, spec: BenchSpec) -> StepProfile:
-    server = engine.serve(arm)
-    engine.ask(arm, spec.prompts[:concurrency], concurrency, max_tokens=2)
+def _profile(
+    engine: Engine, server: VllmServer, arm: Arm, concurrency: int, prompts: Sequence[Prompt]
+) -> StepProfile:
+    engine.ask(arm, prompts[:concurrency], concurrency, max_tokens=2)
     server.fetch("/collective_rpc", {"method": "step_clock_start"}, _TIMEOUT_S)
     try:
-        engine.ask(arm, spec.prompts[: max(2 * concurrency, 2)], concurrency)
+        engine.ask(arm, prompts[: max(2 * concurrency, 2)], concurrency)
     finally:
         answer = server.fetch("/collective_rpc", {"method": "step_clock_stop"}, _TIMEOUT_S)
     workers = json.loads(answer)["results"]

@@ -77,7 +77,7 @@ class _Bench:
         with ExitStack() as stack:
             stack.callback(self._fleet.queue.leave)
             baseline = self._fleet.open(stack, None)
-            pairing = recall_pairing(self._spec, baseline, self._out_dir, self._fleet.queue)
+            pairing = recall_pairing(self._spec, baseline, self._out_dir, self._fleet)
             self._num_expected = self._count_requests(sessions, pairing.order)
             if pairing.order == "interleaved":
                 self._run_interleaved(sessions, baseline)
