@@ -15,7 +15,9 @@ from eval.counters import count_answers
 from eval.engine import Engine
 from eval.errors import ServerStartError, SwapRefusedError
 from eval.hotswap import swap_drafter
+from eval.machinequeue import MachineQueue
 from eval.plan import BASELINE_ARM, Arm, build_arms
+from eval.profiling import PROFILE_NAME, Profile, profile_steps
 from eval.result import BenchResult
 from eval.spec import BenchSpec, DrafterSpec
 
@@ -68,6 +70,24 @@ def test_a_drafter_that_cannot_be_taken_in_place_is_refused_and_the_engine_serve
         swap_drafter(server, drafter_a, broken)
     assert per_request(measure(engine, arm, spec)) == per_request(before)
     assert len(engine.records) == 1
+
+
+def test_a_profile_tells_the_parts_of_a_step_and_leaves_the_machine_to_others(
+    spec: BenchSpec, tmp_path: Path
+) -> None:
+    few = {"drafters": spec.drafters[:1], "queue_path": tmp_path / "queue"}
+    found = profile_steps(spec.model_copy(update=few), tmp_path, lambda text, done, total: None)
+    plain, drafted = found.steps
+    assert (plain.num_tokens, drafted.num_tokens) == (1, 4)
+    assert "draft" in drafted.cpu_ms.keys() - plain.cpu_ms.keys()
+    for step in found.steps:
+        assert step.num_steps > 0
+        assert 0 < step.cpu_ms["verify"] < step.cpu_ms["step"] < step.step_ms
+    assert found == Profile.model_validate_json((tmp_path / PROFILE_NAME).read_bytes())
+    others = MachineQueue(tmp_path / "queue")
+    others.enter()
+    assert others.waited_s == 0
+    others.leave()
 
 
 @pytest.mark.parametrize("victim", ["VLLM::Worker", "VLLM::EngineCore"])
