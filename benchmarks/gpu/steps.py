@@ -3,7 +3,9 @@
 import argparse
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import yaml
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -33,8 +35,8 @@ class Step(NamedTuple):
 
 def plan(flags: argparse.Namespace) -> list[Step]:
     """All steps that can be named yet: without a drafter, those that train one come first."""
-    trained = flags.work / "train.json"
-    run = f"run:{json.loads(trained.read_text())['run_id']}" if trained.exists() else None
+    trained, shape = _read(flags, "train"), _read(flags, "best-shape")
+    run = f"run:{trained['run_id']}" if trained else None
     drafter = str(flags.drafter) if flags.drafter else run
     show = _harness("verifier", 10, "verifier", "show", flags.verifier)
     steps = [show, *_training(flags), *_pads(flags)]
@@ -42,14 +44,23 @@ def plan(flags: argparse.Namespace) -> list[Step]:
         steps += _wanted(flags, drafter)
         steps += _checkpoints(flags, run) if run else ()
         steps += _rest(flags, drafter)
+    if shape:
+        steps += _curves(flags, "best", f"run:{shape[0]['facts']['run_id']}")
     return [_queued(step, flags.work / "queue") for step in steps]
+
+
+def _read(flags: argparse.Namespace, name: str) -> Any:
+    """What a step said, or None before it is finished."""
+    path = flags.work / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _queued(step: Step, path: Path) -> Step:
     """Measured while no other step starts an engine; the ten are timed with their starts."""
     keys = {"bench": "queue_path", "sweep": "bench_fixed.queue_path"}
     key = next((keys[word] for word in step.argv[:3] if word in keys), None)
-    if key is None or step.name.startswith("ten"):
+    is_measuring = key is not None and step.argv[3].endswith(".yaml")
+    if not is_measuring or step.name.startswith("ten"):
         return step
     return step._replace(argv=(*step.argv, "--set", f"{key}={path}"))
 
@@ -77,7 +88,7 @@ def _rest(flags: argparse.Namespace, drafter: str) -> list[Step]:
         *_lossless(plain, *one),
         _bench("load", *load, prompts=TRAIN_PROMPTS),
         _bench("load-profile", *load, "--profile", prompts=TRAIN_PROMPTS, needs=("load",)),
-        _shapes(flags),
+        *_shapes(flags),
         _bench("ceiling", plain, "--ceiling", "--k", "3"),
         _bench("tune", deep, *one, *_CURVE, "--tune", needs=("pad-60",)),
     ]
@@ -136,23 +147,35 @@ def _checkpoints(flags: argparse.Namespace, run: str) -> list[Step]:
     replay = ("replay", "--prompts", str(PROMPTS), "--verifier", flags.verifier, *ten, "--k", "3")
     served = ("--k", "3", "--concurrency", "8", *_EIGHTY)
     folder = str(flags.work / "mlruns/checkpoints" / run.removeprefix("run:"))
-    best = ("--drafter", run, "--k", "1,2,3,5")
     return [
         _bench("ten", flags.verifier, *ten, *served),
         _harness("replay-ten", 20, *replay, *_EIGHTY[:4]),
         Step("bare", (str(HERE / "bare.py"), folder), 60.0),
         _bench("ten-fresh", flags.verifier, *ten, *served, "--no-swap", "--set", "max_engines=2"),
-        _bench("trained-60", _deep(flags), *best, needs=("pad-60",)),
-        _bench("trained", flags.verifier, *best),
+        *_curves(flags, "trained", run),
     ]
 
 
-def _shapes(flags: argparse.Namespace) -> Step:
+def _curves(flags: argparse.Namespace, name: str, run: str) -> list[Step]:
+    """A trained drafter by K, on the plain and on the padded verifier."""
+    by_k = ("--drafter", run, "--k", "1,2,3,5")
+    return [
+        _bench(f"{name}-60", _deep(flags), *by_k, needs=("pad-60",)),
+        _bench(name, flags.verifier, *by_k),
+    ]
+
+
+def _shapes(flags: argparse.Namespace) -> list[Step]:
+    """A sweep over shapes of a drafter, and its best."""
     fixed = {"corpus": flags.work / "states", "verifier": flags.verifier}
     changes = tuple(x for key, value in fixed.items() for x in ("--set", f"fixed.{key}={value}"))
     prompts = ("--set", f"bench_fixed.prompts={PROMPTS}")
-    config = str(HERE / "sweep.yaml")
-    return _harness("shapes", 60, "sweep", config, *changes, *prompts, needs=("states",))
+    config = HERE / "sweep.yaml"
+    name = yaml.safe_load(config.read_text())["name"]
+    return [
+        _harness("shapes", 60, "sweep", str(config), *changes, *prompts, needs=("states",)),
+        _harness("best-shape", 10, "sweep", "best", name, needs=("shapes",)),
+    ]
 
 
 def _bench(

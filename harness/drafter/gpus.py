@@ -37,10 +37,9 @@ class Gpu(Frozen):
     total_bytes: int
     holders: tuple[GpuHolder, ...] = ()
 
-    @property
-    def is_free(self) -> bool:
-        """Whether work may be begun on it."""
-        return self.free_bytes >= FREE_SHARE * self.total_bytes
+    def has_room(self, num_sharing: int = 1) -> bool:
+        """Whether work may be begun on it that leaves as much to others that share it."""
+        return self.free_bytes >= FREE_SHARE * self.total_bytes / num_sharing
 
 
 def read_gpus(only: str | None = None) -> tuple[Gpu, ...]:

@@ -76,7 +76,7 @@ def start(folder: Path, attempt: int) -> int:
         return 0
     told: dict[str, str] = json.loads(sys.stdin.buffer.read() or b"{}")
     if job.num_gpus and _VISIBLE not in child_environment(**told):
-        free = [gpu.index for gpu in read_gpus() if gpu.is_free]
+        free = [gpu.index for gpu in read_gpus() if gpu.has_room()]
         if len(free) < job.num_gpus:
             (folder / f"attempt-{attempt}").unlink()
             sys.stderr.write(f"expected {job.num_gpus} free GPUs, found {len(free)}: not started\n")

@@ -14,6 +14,8 @@ class Slot(Frozen):
     name: str
     environment: dict[str, str]
     gpu: str | None = None
+    num_sharing: int = 1
+    """Trials on this GPU at once."""
 
 
 def find_slots(
@@ -51,6 +53,7 @@ def find_slots(
             name=f"gpu{group}.{turn}" if turn else f"gpu{group}",
             environment={"CUDA_VISIBLE_DEVICES": group},
             gpu=group,
+            num_sharing=per_gpu,
         )
         for group, turn in places
     )
@@ -59,7 +62,7 @@ def find_slots(
 def busy_reason(slot: Slot) -> str | None:
     """Why a trial should not be started on a GPU now; None when nothing speaks against it."""
     found = read_gpus(slot.gpu) if slot.gpu else ()
-    busy = [gpu for gpu in found if not gpu.is_free]
+    busy = [gpu for gpu in found if not gpu.has_room(slot.num_sharing)]
     if not busy:
         return None
     free, total = busy[0].free_bytes / 1e9, busy[0].total_bytes / 1e9

@@ -85,16 +85,23 @@ def test_disk_is_looked_at_before_each_start(
         estimator.require_room([POINT], slot)
 
 
-@pytest.mark.parametrize(("free_mib", "is_refused"), [(30_000, True), (50_000, False)])
+@pytest.mark.parametrize(
+    ("free_mib", "num_sharing", "is_refused"),
+    [(30_000, 1, True), (50_000, 1, False), (30_000, 2, False)],
+)
 def test_a_gpu_that_another_uses_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_mib: int, is_refused: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free_mib: int,
+    num_sharing: int,
+    is_refused: bool,
 ) -> None:
     write_nvidia_smi(tmp_path, {"1": free_mib})
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setattr(
         "harness.sweep.estimate.shutil.disk_usage", lambda _: SimpleNamespace(free=10**12)
     )
-    slot = Slot(name="gpu1", environment={}, gpu="1")
+    slot = Slot(name="gpu1", environment={}, gpu="1", num_sharing=num_sharing)
     if not is_refused:
         Estimating(tmp_path).require_room([POINT], slot)
         return
