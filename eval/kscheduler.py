@@ -1,16 +1,17 @@
 """Runs inside vLLM's engine: proposes fewer tokens than the engine was started for, when told to.
 
 Given to the server as `--scheduler-cls eval.kscheduler.RunTimeK`, with the path of a control file
-in `--additional-config`. For acceptance only: on a GPU a smaller K may run outside the captured
+in the environment. For acceptance only: on a GPU a smaller K may run outside the captured
 graphs, so its speed is not that of an engine started with it.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-CONFIG_KEY = "harness_k_file"
+K_VARIABLE = "HARNESS_K_FILE"
 
 
 class RunTimeK(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped here
@@ -21,7 +22,7 @@ class RunTimeK(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped here
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Reads the control file, then schedules; without a file the engine's own K holds."""
-        path = Path(self.vllm_config.additional_config[CONFIG_KEY])
+        path = Path(os.environ[K_VARIABLE])
         text = path.read_text() if path.exists() else ""
         lookup: list[int] | None = None
         if text.isdecimal():

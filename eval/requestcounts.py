@@ -1,19 +1,20 @@
 """Runs inside vLLM's engine before 0.29: writes down what each request's drafts came to.
 
 Given to the server as `--scheduler-cls eval.requestcounts.make_scheduler`, with the file's path in
-`--additional-config`. A count is taken where vLLM takes its own (`make_spec_decoding_stats`, which
+the environment. A count is taken where vLLM takes its own (`make_spec_decoding_stats`, which
 is told the request; v1/core/sched/scheduler.py, 0.26 to 0.28), so the two sums must be equal, and
 the harness asserts that they are. A request's line is in the file before its last token is sent.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-COUNTS_KEY = "harness_counts_file"
+COUNTS_VARIABLE = "HARNESS_COUNTS_FILE"
 
 
 def make_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Any:
@@ -28,8 +29,7 @@ class _Counts:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        scheduler: Any = self
-        path = Path(scheduler.vllm_config.additional_config[COUNTS_KEY])
+        path = Path(os.environ[COUNTS_VARIABLE])
         self._stream = path.open("a", encoding="utf-8", buffering=1)
         self._histograms: dict[str, list[int]] = {}
         self._num_drafted: dict[str, int] = {}

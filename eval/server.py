@@ -21,7 +21,7 @@ import psutil
 
 from eval import supervise
 from eval.answers import Batch
-from eval.compat import SOURCE_DIR, RequestCounts, counting_args, read_facts
+from eval.compat import SOURCE_DIR, Counting, RequestCounts, counting, read_facts
 from eval.device import resolve_server
 from eval.errors import RequestError, ServerStartError, SpecError
 from eval.loopback import find_free_port, is_healthy, request, require_free
@@ -71,12 +71,12 @@ class VllmServer:
         self.port: int | None = None
         self.start_s: float | None = None
         """Seconds from the start of the process to the first healthy answer."""
-        self._counting: tuple[str, ...] = ()
+        self._counting = Counting()
         self._counts: RequestCounts | None = None
         if self.speculative_config is not None:
             facts = read_facts(self.spec.command, self.spec.env)
             path = log_path.with_suffix(".counts.jsonl")
-            self._counting = counting_args(facts, path, k_path)
+            self._counting = counting(facts, path, k_path)
             self._counts = None if facts.is_counting_requests else RequestCounts(path)
         self._on_wait = on_wait
         self._process: subprocess.Popen[bytes] | None = None
@@ -216,14 +216,14 @@ class VllmServer:
         command += ["--trust-remote-code"] if spec.trust_remote_code else []
         if self.speculative_config is not None:
             command += ["--speculative-config", json.dumps(self.speculative_config)]
-            command += self._counting
+            command += self._counting.args
         return [*command, *spec.extra_args]
 
     def _launch(self) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         command = self.build_command()
         # The environment is passed on, not read: credentials of a hub may be needed there.
-        environment = {**os.environ, **_QUIET, **self.spec.env}
+        environment = {**os.environ, **_QUIET, **self.spec.env, **self._counting.env}
         environment.pop("VLLM_API_KEY", None)  # of another's server: ours is on 127.0.0.1
         paths = [env["PYTHONPATH"] for env in (self.spec.env, os.environ) if env.get("PYTHONPATH")]
         if any(part.startswith("eval.") for part in command):  # a class of ours runs inside vLLM

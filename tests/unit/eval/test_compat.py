@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eval.answers import Answer, Batch
-from eval.compat import RequestCounts, VllmFacts, counting_args, read_facts
+from eval.compat import RequestCounts, VllmFacts, counting, read_facts
 from eval.errors import MeasurementError, SpecError
 
 NEW = VllmFacts(version="0.32.0", is_counting_requests=True)
@@ -65,16 +65,18 @@ def test_a_script_is_asked_in_the_interpreter_that_its_first_line_names(
 
 
 def test_a_vllm_that_counts_is_told_to_and_an_older_one_gets_our_scheduler(tmp_path: Path) -> None:
-    assert counting_args(NEW, tmp_path) == ("--per-request-spec-decode-metrics", "summary")
-    args = counting_args(OLD, tmp_path / "counts")
-    assert args[:2] == ("--scheduler-cls", "eval.requestcounts.make_scheduler")
-    assert json.loads(args[3]) == {"harness_counts_file": str(tmp_path / "counts")}
+    assert counting(NEW, tmp_path) == (("--per-request-spec-decode-metrics", "summary"), {})
+    args, env = counting(OLD, tmp_path / "counts")
+    assert args == ("--scheduler-cls", "eval.requestcounts.make_scheduler")
+    assert env == {"HARNESS_COUNTS_FILE": str(tmp_path / "counts")}
 
 
 def test_a_smaller_k_at_run_time_is_refused_where_vllm_would_not_heed_it(tmp_path: Path) -> None:
-    assert "eval.kscheduler.RunTimeK" in counting_args(NEW, tmp_path, tmp_path / "k")
+    args, env = counting(NEW, tmp_path, tmp_path / "k")
+    assert args[-1] == "eval.kscheduler.RunTimeK"
+    assert env == {"HARNESS_K_FILE": str(tmp_path / "k")}
     with pytest.raises(SpecError, match=r"0\.29 or newer, found 0\.26\.0"):
-        counting_args(OLD, tmp_path, tmp_path / "k")
+        counting(OLD, tmp_path, tmp_path / "k")
 
 
 def test_counts_find_their_answers_whenever_their_lines_arrive(tmp_path: Path) -> None:
