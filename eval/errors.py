@@ -11,6 +11,12 @@ class EvalError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def cause(self) -> str:
+        """The line that names it: a server that did not start adds its log."""
+        named = (line for line in self.message.splitlines() if line.startswith("cause: "))
+        return next(named, self.message.partition("\n")[0])
+
 
 class SpecError(EvalError):
     """The request itself makes no sense: missing prompts, a bad value, an unknown method."""

@@ -111,7 +111,7 @@ def tune(
         try:
             found = measure(setting.name, changed)
         except EvalError as error:
-            trials.append(_trial(setting, None, {}, problem=_cause(error)))
+            trials.append(_trial(setting, None, {}, problem=error.cause))
             continue
         faster = dict(_ratios(best, found))
         is_kept = is_worth_keeping(faster.values())
@@ -168,12 +168,6 @@ def _trial(
         is_kept=is_kept,
         problem=problem,
     )
-
-
-def _cause(error: EvalError) -> str:
-    """The line that names it; a server that did not start adds its log."""
-    lines = error.message.splitlines()
-    return next((line for line in lines if line.startswith("cause: ")), lines[0])
 
 
 def _without_gains(trials: Sequence[Trial]) -> tuple[Trial, ...]:

@@ -10,6 +10,7 @@ import typer
 from typer._click import Context
 from typer.core import TyperGroup
 
+from eval.errors import EvalError
 from harness.commands.benching import bench_drafters
 from harness.commands.benchthere import measure_there
 from harness.commands.launching import AUTO, LOCAL, Address, Where, place_of
@@ -153,9 +154,13 @@ def _run(prepared: Prepared, store: Store, place: Launcher | None) -> Ended:
         with progress(is_plain=True) as report:
 
             def measure(bench: BenchConfig) -> Measured:
-                if place is not None:
-                    return measure_there(bench, settings, store, place)
-                return bench_drafters(bench, settings, store, report, is_reusing=True)
+                try:
+                    if place is not None:
+                        return measure_there(bench, settings, store, place)
+                    return bench_drafters(bench, settings, store, report, is_reusing=True)
+                except EvalError as error:
+                    warn(f"{bench.name}: {', '.join(bench.drafters)}: {error.cause}")
+                    raise
 
             return run_sweep(prepared, store, measure, watch)
 
