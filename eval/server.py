@@ -21,7 +21,7 @@ import psutil
 
 from eval import supervise
 from eval.answers import Batch
-from eval.compat import SOURCE_DIR, Counting, RequestCounts, counting, read_facts
+from eval.compat import SOURCE_DIR, Counting, RequestCounts, build_counting, read_facts
 from eval.device import resolve_server
 from eval.errors import RequestError, ServerStartError, SpecError
 from eval.loopback import find_free_port, is_healthy, request, require_free
@@ -76,7 +76,7 @@ class VllmServer:
         if self.speculative_config is not None:
             facts = read_facts(self.spec.command, self.spec.env)
             path = log_path.with_suffix(".counts.jsonl")
-            self._counting = counting(facts, path, k_path)
+            self._counting = build_counting(facts, path, k_path)
             self._counts = None if facts.is_counting_requests else RequestCounts(path)
         self._on_wait = on_wait
         self._process: subprocess.Popen[bytes] | None = None
@@ -204,7 +204,8 @@ class VllmServer:
             "--max-model-len": spec.max_model_len,
             "--kv-cache-memory-bytes": spec.kv_cache_bytes,
         }
-        command = [*prefix]
+        variables = [f"{name}={value}" for name, value in self._counting.env.items()]
+        command = ["env", *variables, *prefix] if variables else [*prefix]
         for flag, value in fixed.items():
             command += [] if value is None else [flag, str(value)]
         prefix_cache = "enable" if spec.has_prefix_cache else "no-enable"
@@ -223,7 +224,7 @@ class VllmServer:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         command = self.build_command()
         # The environment is passed on, not read: credentials of a hub may be needed there.
-        environment = {**os.environ, **_QUIET, **self.spec.env, **self._counting.env}
+        environment = {**os.environ, **_QUIET, **self.spec.env}
         environment.pop("VLLM_API_KEY", None)  # of another's server: ours is on 127.0.0.1
         paths = [env["PYTHONPATH"] for env in (self.spec.env, os.environ) if env.get("PYTHONPATH")]
         if any(part.startswith("eval.") for part in command):  # a class of ours runs inside vLLM
@@ -260,7 +261,8 @@ class VllmServer:
         tail = read_tail(self.log_path)
         cause = find_root_cause(tail)
         lines = "\n".join(f"  | {line}" for line in tail.splitlines()[-40:])
-        message = f"{what}\ncause: {cause or 'none was logged'}\nlast lines of the log:\n{lines}"
+        named = f"cause: {cause}\n" if cause else ""
+        message = f"{what}\n{named}last lines of the log:\n{lines}"
         return ServerStartError(message, f"the whole log: {self.log_path}", self.log_path)
 
 

@@ -10,7 +10,6 @@ import typer
 from typer._click import Context
 from typer.core import TyperGroup
 
-from eval.errors import EvalError
 from harness.commands.benching import bench_drafters
 from harness.commands.benchthere import measure_there
 from harness.commands.launching import AUTO, LOCAL, Address, Where, place_of
@@ -20,6 +19,7 @@ from harness.commands.sweepshow import (
     require_best,
     require_trial,
     show_sweep,
+    telling,
     title_of,
 )
 from harness.config.bench import BenchConfig
@@ -154,15 +154,11 @@ def _run(prepared: Prepared, store: Store, place: Launcher | None) -> Ended:
         with progress(is_plain=True) as report:
 
             def measure(bench: BenchConfig) -> Measured:
-                try:
-                    if place is not None:
-                        return measure_there(bench, settings, store, place)
-                    return bench_drafters(bench, settings, store, report, is_reusing=True)
-                except EvalError as error:
-                    warn(f"{bench.name}: {', '.join(bench.drafters)}: {error.cause}")
-                    raise
+                if place is not None:
+                    return measure_there(bench, settings, store, place)
+                return bench_drafters(bench, settings, store, report, is_reusing=True)
 
-            return run_sweep(prepared, store, measure, watch)
+            return run_sweep(prepared, store, telling(measure), watch)
 
 
 def _describe(prepared: Prepared, config: Path, store: Store) -> None:

@@ -1,10 +1,13 @@
 """How `harness sweep` shows a search: its table, its front, its best trial."""
 
-from harness.errors import ConfigError
-from harness.render import log, show_table, show_text
+from eval.errors import EvalError
+from harness.config.bench import BenchConfig
+from harness.errors import CheckError, ConfigError
+from harness.render import log, show_table, show_text, warn
 from harness.settings import load_settings
 from harness.sweep.leases import read_coordinator
 from harness.sweep.records import Trial
+from harness.sweep.serving import Measure, Measured
 from harness.sweep.session import reopen
 from harness.sweep.space import spell
 from harness.sweep.study import SweepStudy
@@ -36,6 +39,21 @@ def title_of(study: SweepStudy, trials: tuple[Trial, ...]) -> str:
         f"{study.config.name}: {seen.num_finished} of {study.config.n_trials} trials, "
         f"{seen.num_pruned} pruned, {seen.num_failed} failed{eta}"
     )
+
+
+def telling(measure: Measure) -> Measure:
+    """The same, with a warning at once when a measurement fails: the sweep goes on without it."""
+
+    def told(bench: BenchConfig) -> Measured:
+        try:
+            return measure(bench)
+        except (EvalError, CheckError) as error:
+            why = error.cause if isinstance(error, EvalError) else error.message
+            hint = f" -> {error.hint}" if error.hint else ""
+            warn(f"{bench.name} of {', '.join(bench.drafters)} failed: {why}{hint}")
+            raise
+
+    return told
 
 
 def front_of(study: SweepStudy) -> list[Trial]:

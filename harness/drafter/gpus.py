@@ -37,9 +37,13 @@ class Gpu(Frozen):
     total_bytes: int
     holders: tuple[GpuHolder, ...] = ()
 
-    def has_room(self, num_sharing: int = 1) -> bool:
-        """Whether work may be begun on it that leaves as much to others that share it."""
-        return self.free_bytes >= FREE_SHARE * self.total_bytes / num_sharing
+    def has_room(self, share: float = 1.0) -> bool:
+        """Whether work may be begun on it.
+
+        Args:
+            share: Of the GPU, for what is begun now; the rest is held by those that it belongs to.
+        """
+        return self.free_bytes >= FREE_SHARE * share * self.total_bytes
 
 
 def read_gpus(only: str | None = None) -> tuple[Gpu, ...]:

@@ -108,12 +108,13 @@ class Estimator:
             num_slots=num_slots,
         )
 
-    def require_room(self, points: Sequence[Point], slot: Slot) -> None:
+    def require_room(self, points: Sequence[Point], slot: Slot, num_beside: int = 0) -> None:
         """Refuses to start a trial that would not find disk, or a GPU that another uses.
 
         Args:
             points: Of the trial and of those that run, which may not have written anything yet.
             slot: Where it would run.
+            num_beside: Those of them that run on its GPU.
 
         Raises:
             PrerequisiteError: Says what is needed, and what there is.
@@ -127,7 +128,7 @@ class Estimator:
                 "free space, or set fixed: {keep_best: 1, upload_below_mb: 0}; the same command "
                 "goes on",
             )
-        if reason := busy_reason(slot):
+        if reason := busy_reason(slot, num_beside):
             raise PrerequisiteError(reason, "wait until it is free, or hide it and call again")
 
     def _tokens_per_s(self) -> float | None:

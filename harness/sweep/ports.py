@@ -41,7 +41,7 @@ class Ports(NamedTuple):
 
     launch: Callable[[TrialSpec, Path, Mapping[str, str]], Worker]
     end_leftover: Callable[[Path, float], bool]
-    require_room: Callable[[Sequence[Point], Slot], None]
+    require_room: Callable[[Sequence[Point], Slot, int], None]
     """Raises PrerequisiteError when the first point, the others running, would not find room."""
     num_interrupts: Callable[[], int]
     watch: Callable[[tuple[Trial, ...]], None]

@@ -59,10 +59,18 @@ def find_slots(
     )
 
 
-def busy_reason(slot: Slot) -> str | None:
-    """Why a trial should not be started on a GPU now; None when nothing speaks against it."""
+def busy_reason(slot: Slot, num_beside: int = 0) -> str | None:
+    """Why a trial should not be started on a GPU now; None when nothing speaks against it.
+
+    Half of the GPU must be free, or of what the trials of this sweep that run on it leave.
+
+    Args:
+        slot: Where it would run.
+        num_beside: Trials of this sweep that run on its GPU.
+    """
+    share = 1 - num_beside / slot.num_sharing
     found = read_gpus(slot.gpu) if slot.gpu else ()
-    busy = [gpu for gpu in found if not gpu.has_room(slot.num_sharing)]
+    busy = [gpu for gpu in found if not gpu.has_room(share)]
     if not busy:
         return None
     free, total = busy[0].free_bytes / 1e9, busy[0].total_bytes / 1e9

@@ -166,7 +166,7 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def require_room(self, points: Sequence[Point], slot: Slot) -> None:
+    def require_room(self, points: Sequence[Point], slot: Slot, num_beside: int) -> None:
         """There is room for everything."""
 
     def launch(self, spec: TrialSpec, folder: Path, environment: Mapping[str, str]) -> FakeWorker:

@@ -5,8 +5,18 @@ from pathlib import Path
 import pytest
 
 from eval.answers import Answer, Batch
-from eval.compat import RequestCounts, VllmFacts, counting, read_facts
-from eval.errors import MeasurementError, SpecError
+from eval.compat import (
+    COUNTS_VARIABLE,
+    K_VARIABLE,
+    SOURCE_DIR,
+    RequestCounts,
+    VllmFacts,
+    build_counting,
+    read_facts,
+)
+from eval.errors import MeasurementError, ServerStartError, SpecError
+from eval.server import VllmServer
+from eval.spec import DrafterSpec, ServerSpec
 
 NEW = VllmFacts(version="0.32.0", is_counting_requests=True)
 OLD = VllmFacts(version="0.26.0", is_counting_requests=False)
@@ -65,18 +75,31 @@ def test_a_script_is_asked_in_the_interpreter_that_its_first_line_names(
 
 
 def test_a_vllm_that_counts_is_told_to_and_an_older_one_gets_our_scheduler(tmp_path: Path) -> None:
-    assert counting(NEW, tmp_path) == (("--per-request-spec-decode-metrics", "summary"), {})
-    args, env = counting(OLD, tmp_path / "counts")
+    assert build_counting(NEW, tmp_path) == (("--per-request-spec-decode-metrics", "summary"), {})
+    args, env = build_counting(OLD, tmp_path / "counts")
     assert args == ("--scheduler-cls", "eval.requestcounts.make_scheduler")
     assert env == {"HARNESS_COUNTS_FILE": str(tmp_path / "counts")}
 
 
+def test_a_server_is_started_with_what_our_schedulers_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval.server.read_facts", lambda *_: OLD)
+    spec = ServerSpec(verifier=tmp_path)
+    drafter = DrafterSpec(name="d", path=tmp_path, digest="0")
+    command = VllmServer(spec, tmp_path / "k3.log", drafter, 3).build_command()
+    assert command[:2] == ["env", f"{COUNTS_VARIABLE}={tmp_path / 'k3.counts.jsonl'}"]
+    assert VllmServer(spec, tmp_path / "plain.log").build_command()[0] != "env"
+    for name, variable in {"requestcounts": COUNTS_VARIABLE, "kscheduler": K_VARIABLE}.items():
+        assert f'_VARIABLE = "{variable}"' in (SOURCE_DIR / f"eval/{name}.py").read_text()
+
+
 def test_a_smaller_k_at_run_time_is_refused_where_vllm_would_not_heed_it(tmp_path: Path) -> None:
-    args, env = counting(NEW, tmp_path, tmp_path / "k")
+    args, env = build_counting(NEW, tmp_path, tmp_path / "k")
     assert args[-1] == "eval.kscheduler.RunTimeK"
     assert env == {"HARNESS_K_FILE": str(tmp_path / "k")}
     with pytest.raises(SpecError, match=r"0\.29 or newer, found 0\.26\.0"):
-        counting(OLD, tmp_path, tmp_path / "k")
+        build_counting(OLD, tmp_path, tmp_path / "k")
 
 
 def test_counts_find_their_answers_whenever_their_lines_arrive(tmp_path: Path) -> None:
@@ -102,3 +125,9 @@ def test_lines_that_no_scheduler_of_ours_wrote_stop_the_measurement(tmp_path: Pa
     (tmp_path / "counts").write_text("{}\n")
     with pytest.raises(MeasurementError, match="expected counts by request"):
         counts.add_to(Batch(answers=(), failures=(), wall_s=1.0))
+
+
+def test_an_error_is_told_in_one_line() -> None:
+    named = ServerStartError("it exited\ncause: OutOfMemoryError\nlast lines of the log:")
+    assert named.cause == "cause: OutOfMemoryError"
+    assert ServerStartError("it exited\nlast lines of the log:").cause == "it exited"

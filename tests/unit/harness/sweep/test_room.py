@@ -86,14 +86,14 @@ def test_disk_is_looked_at_before_each_start(
 
 
 @pytest.mark.parametrize(
-    ("free_mib", "num_sharing", "is_refused"),
-    [(30_000, 1, True), (50_000, 1, False), (30_000, 2, False)],
+    ("free_mib", "num_beside", "is_refused"),
+    [(30_000, 0, True), (50_000, 0, False), (30_000, 1, False), (15_000, 1, True)],
 )
 def test_a_gpu_that_another_uses_is_not_taken(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     free_mib: int,
-    num_sharing: int,
+    num_beside: int,
     is_refused: bool,
 ) -> None:
     write_nvidia_smi(tmp_path, {"1": free_mib})
@@ -101,12 +101,12 @@ def test_a_gpu_that_another_uses_is_not_taken(
     monkeypatch.setattr(
         "harness.sweep.estimate.shutil.disk_usage", lambda _: SimpleNamespace(free=10**12)
     )
-    slot = Slot(name="gpu1", environment={}, gpu="1", num_sharing=num_sharing)
+    slot = Slot(name="gpu1", environment={}, gpu="1", num_sharing=2)
     if not is_refused:
-        Estimating(tmp_path).require_room([POINT], slot)
+        Estimating(tmp_path).require_room([POINT], slot, num_beside)
         return
-    with pytest.raises(PrerequisiteError, match=r"GPU 1 has 31\.5 of 83\.9 GB free"):
-        Estimating(tmp_path).require_room([POINT], slot)
+    with pytest.raises(PrerequisiteError, match=rf"GPU 1 has {free_mib / 953.7:.1f} of 83\.9 GB"):
+        Estimating(tmp_path).require_room([POINT], slot, num_beside)
 
 
 def refuse(*_: object) -> None:
@@ -118,7 +118,7 @@ def test_a_busy_gpu_is_left_out_while_others_are_free(tmp_path: Path) -> None:
     world.slots = tuple(Slot(name=f"gpu{i}", environment={}, gpu=f"{i}") for i in range(2))
     world.num_looks = 3
     world.require_room = (  # type: ignore[method-assign]
-        lambda _, slot: refuse() if slot.name == "gpu0" else None
+        lambda _, slot, num_beside: refuse() if slot.name == "gpu0" else None
     )
     pause, study, _ = world.run()
     assert pause is Pause.DONE
