@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from eval.answers import Answer, Batch, Speculation
@@ -79,7 +78,8 @@ class Counting(NamedTuple):
     """What a server is started with so that each request's drafts are counted."""
 
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = MappingProxyType({})
+    prefix: tuple[str, ...] = ()
+    """Before the command."""
 
 
 def build_counting(facts: VllmFacts, counts_path: Path, k_path: Path | None = None) -> Counting:
@@ -119,7 +119,7 @@ def require_run_time_k(facts: VllmFacts) -> None:
 
 
 def _scheduler(name: str, variable: str, path: Path) -> Counting:
-    return Counting(("--scheduler-cls", name), {variable: str(path.resolve())})
+    return Counting(("--scheduler-cls", name), ("env", f"{variable}={path.resolve()}"))
 
 
 class RequestCounts:

@@ -204,8 +204,7 @@ class VllmServer:
             "--max-model-len": spec.max_model_len,
             "--kv-cache-memory-bytes": spec.kv_cache_bytes,
         }
-        variables = [f"{name}={value}" for name, value in self._counting.env.items()]
-        command = ["env", *variables, *prefix] if variables else [*prefix]
+        command = [*self._counting.prefix, *prefix]
         for flag, value in fixed.items():
             command += [] if value is None else [flag, str(value)]
         prefix_cache = "enable" if spec.has_prefix_cache else "no-enable"
@@ -260,10 +259,9 @@ class VllmServer:
     def _failure(self, what: str) -> ServerStartError:
         tail = read_tail(self.log_path)
         cause = find_root_cause(tail)
-        lines = "\n".join(f"  | {line}" for line in tail.splitlines()[-40:])
-        named = f"cause: {cause}\n" if cause else ""
-        message = f"{what}\n{named}last lines of the log:\n{lines}"
-        return ServerStartError(message, f"the whole log: {self.log_path}", self.log_path)
+        told = [what, *([f"cause: {cause}"] if cause else ()), "last lines of the log:"]
+        told += [f"  | {line}" for line in tail.splitlines()[-40:]]
+        return ServerStartError("\n".join(told), f"the whole log: {self.log_path}", self.log_path)
 
 
 def _speculation(

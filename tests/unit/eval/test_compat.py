@@ -75,10 +75,10 @@ def test_a_script_is_asked_in_the_interpreter_that_its_first_line_names(
 
 
 def test_a_vllm_that_counts_is_told_to_and_an_older_one_gets_our_scheduler(tmp_path: Path) -> None:
-    assert build_counting(NEW, tmp_path) == (("--per-request-spec-decode-metrics", "summary"), {})
-    args, env = build_counting(OLD, tmp_path / "counts")
+    assert build_counting(NEW, tmp_path) == (("--per-request-spec-decode-metrics", "summary"), ())
+    args, prefix = build_counting(OLD, tmp_path / "counts")
     assert args == ("--scheduler-cls", "eval.requestcounts.make_scheduler")
-    assert env == {"HARNESS_COUNTS_FILE": str(tmp_path / "counts")}
+    assert prefix == ("env", f"HARNESS_COUNTS_FILE={tmp_path / 'counts'}")
 
 
 def test_a_server_is_started_with_what_our_schedulers_read(
@@ -95,9 +95,9 @@ def test_a_server_is_started_with_what_our_schedulers_read(
 
 
 def test_a_smaller_k_at_run_time_is_refused_where_vllm_would_not_heed_it(tmp_path: Path) -> None:
-    args, env = build_counting(NEW, tmp_path, tmp_path / "k")
+    args, prefix = build_counting(NEW, tmp_path, tmp_path / "k")
     assert args[-1] == "eval.kscheduler.RunTimeK"
-    assert env == {"HARNESS_K_FILE": str(tmp_path / "k")}
+    assert prefix == ("env", f"HARNESS_K_FILE={tmp_path / 'k'}")
     with pytest.raises(SpecError, match=r"0\.29 or newer, found 0\.26\.0"):
         build_counting(OLD, tmp_path, tmp_path / "k")
 
