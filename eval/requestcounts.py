@@ -14,7 +14,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-COUNTS_VARIABLE = "HARNESS_COUNTS_FILE"
+from eval.compat import COUNTS_VARIABLE
 
 
 def make_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Any:

@@ -137,10 +137,10 @@ class Coordinator:
             PrerequisiteError: There is no room, and nothing runs that would make any.
         """
         for slot in self._free:
-            beside = [r for r in self._running if slot.gpu and r.slot.gpu == slot.gpu]
+            num_beside = sum(r.slot.gpu == slot.gpu for r in self._running)
             points = [point, *(r.point for r in self._running)]
             try:
-                self._ports.require_room(points, slot, len(beside))
+                self._ports.require_room(points, slot, num_beside)
             except PrerequisiteError:
                 if slot is self._free[-1] and not self._running:
                     raise

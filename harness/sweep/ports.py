@@ -42,7 +42,8 @@ class Ports(NamedTuple):
     launch: Callable[[TrialSpec, Path, Mapping[str, str]], Worker]
     end_leftover: Callable[[Path, float], bool]
     require_room: Callable[[Sequence[Point], Slot, int], None]
-    """Raises PrerequisiteError when the first point, the others running, would not find room."""
+    """Raises PrerequisiteError when the first point, the others running, would not find room; last,
+    how many of them run on its GPU."""
     num_interrupts: Callable[[], int]
     watch: Callable[[tuple[Trial, ...]], None]
     clock: Callable[[], float] = time.monotonic
