@@ -34,7 +34,7 @@ ssh:
 
 # Two files at a time, each test and what it starts on one core.
 integration: setup postgresql ssh
-	@$(bin)/pytest tests/integration --integration -n 2 --dist loadfile
+	@$(bin)/pytest tests/integration --integration -n 2 --dist loadfile --durations 25
 
 # Looks at the MLflow UI and the report in a real browser; the screenshots are in build/screenshots.
 browser: setup

@@ -25,7 +25,7 @@ from eval.compat import SOURCE_DIR, Counting, RequestCounts, build_counting, rea
 from eval.device import resolve_server
 from eval.errors import RequestError, ServerStartError, SpecError
 from eval.loopback import find_free_port, is_healthy, request, require_free
-from eval.serverlog import find_root_cause, read_tail
+from eval.serverlog import explain_failure, read_tail
 from eval.spec import DrafterSpec, ServerSpec
 
 _POLL_S = 0.2
@@ -257,11 +257,9 @@ class VllmServer:
             time.sleep(_POLL_S)
 
     def _failure(self, what: str) -> ServerStartError:
-        tail = read_tail(self.log_path)
-        cause = find_root_cause(tail)
-        told = [what, *([f"cause: {cause}"] if cause else ()), "last lines of the log:"]
-        told += [f"  | {line}" for line in tail.splitlines()[-40:]]
-        return ServerStartError("\n".join(told), f"the whole log: {self.log_path}", self.log_path)
+        told, remedy = explain_failure(read_tail(self.log_path))
+        hints = [*([remedy] if remedy else ()), f"the whole log: {self.log_path}"]
+        return ServerStartError("\n".join([what, *told]), "; ".join(hints), self.log_path)
 
 
 def _speculation(

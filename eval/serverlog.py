@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 _TAIL_BYTES = 64 * 1024
+_NUM_SHOWN = 40
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(r"^\((\w+)[^)]*pid=\d+\)\s*")
 _LEVEL = re.compile(r"^(?:ERROR|CRITICAL)\s+\S+\s+\S+\s+\[[^\]]+\]\s*")
@@ -12,6 +13,12 @@ _USAGE = re.compile(r"^\S+: error: .*")
 """How argparse refuses a flag."""
 _SYMPTOMS = ("Engine core initialization failed", "EngineDeadError", "EngineCore encountered")
 _RANK = {"Worker": 0, "EngineCore": 1}
+_REMEDIES = {
+    "scheduler_metadata must have shape": "this vLLM plans FlashAttention 3 by the heads and "
+    "head_dim of the verifier, and the drafter has others (vLLM 0.26; 0.32 takes the drafter's): "
+    "take a newer vLLM, or train with the verifier's head_dim",
+}
+"""By a part of the cause: what it comes from and what helps."""
 
 
 def read_tail(path: Path, offset: int | None = None) -> str:
@@ -48,3 +55,17 @@ def find_root_cause(log: str) -> str | None:
         if best is None or rank <= best[0]:
             best = (rank, text)
     return best[1] if best else None
+
+
+def explain_failure(log: str) -> tuple[list[str], str | None]:
+    """What to tell of a server that did not start.
+
+    Returns:
+        Lines: the cause, if there is one, and the last 40 of the log. And what helps, where the
+        cause is one that we have met and its line does not say it.
+    """
+    cause = find_root_cause(log)
+    lines = [*([f"cause: {cause}"] if cause else ()), "last lines of the log:"]
+    lines += [f"  | {line}" for line in log.splitlines()[-_NUM_SHOWN:]]
+    met = (remedy for sign, remedy in _REMEDIES.items() if sign in (cause or ""))
+    return lines, next(met, None)

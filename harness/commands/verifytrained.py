@@ -72,15 +72,18 @@ def _load_corpus(run: RunSummary) -> Corpus:
 
 
 def _judged(found: Agreement, checkpoint: Checkpoint) -> Finding:
+    verdict = "The file computes what was trained."
+    if not found.is_judged:
+        verdict = "Nothing can be concluded: the drafter has hardly learned."
+    elif not found.agrees:
+        verdict = "The file does not compute what was trained."
     return Finding(
         rule=_RULE,
         severity="info" if found.agrees else "error",
         subject=f"train agreement of {checkpoint.name}",
         expected="the accuracies of its trainer, over its own validation rows",
-        found=("they agree; worst " if found.agrees else "") + found.describe(),
-        consequence="The file computes what was trained."
-        if found.agrees
-        else "The file does not compute what was trained.",
+        found=("they agree; worst " if found.agrees and found.is_judged else "") + found.describe(),
+        consequence=verdict,
         fix="none needed" if found.agrees else found.suspects(),
     )
 

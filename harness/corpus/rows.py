@@ -8,8 +8,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from eval.agreement import spread
 from eval.errors import SpecError
+from eval.judging import spread
 from eval.result import ALL
 from eval.sequences import Row, spans_of
 from harness.corpus.hidden_states import Corpus, state_name

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import torch
 
-from eval.agreement import Agreement, JudgedRow, compare, judge_rows
+from eval.agreement import Agreement, compare
 from eval.capture import default_device
 from eval.counters import AcceptanceCounts
 from eval.draft import DraftModel, load_tensors
+from eval.judging import JudgedRow, judge_rows
 from eval.result import Interval
 from eval.sequences import Row, build_batches
 from eval.speedup import Bootstrap, length_interval

@@ -1,12 +1,17 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from fakes.replays import KNOWN, OTHER, answer_row, exact_parts, one_token_drafter
 
-from eval.agreement import JudgedRow, check_agreement, compare, judge_rows, spread
+from eval.agreement import check_agreement, compare
 from eval.errors import SpecError
+from eval.judging import JudgedRow, judge_rows, spread
 
 
-def judged(right: list[int], total: list[int]) -> JudgedRow:
+def judged(
+    right: list[int], total: list[int], drafted: Sequence[int] = (), said: Sequence[int] = ()
+) -> JudgedRow:
     return JudgedRow(
         row=answer_row([KNOWN]),
         served=np.zeros(1, dtype=np.int64),
@@ -14,6 +19,8 @@ def judged(right: list[int], total: list[int]) -> JudgedRow:
         total=np.array(total),
         num_checked=0,
         num_greedy=0,
+        drafted=np.array(drafted, dtype=np.int64),
+        said=np.array(said, dtype=np.int64),
     )
 
 
@@ -26,6 +33,7 @@ def test_a_vocabulary_of_one_token_is_right_for_the_trainer_and_not_for_a_server
     # Entry i proposes token i + 2 and those after it: here 3, 4, 5 and 6 are OTHER, KNOWN, ...
     assert found.served.tolist()[1:5] == [0, 2, 1, 0]
     assert (found.num_checked, found.num_greedy) == (2, 2)
+    assert found.drafted.tolist() == found.said.tolist() == [0, 0, 0, 0]
 
 
 def test_rows_of_several_lengths_are_counted_alike_alone_and_packed() -> None:
@@ -75,6 +83,19 @@ def test_the_tolerance_falls_with_positions_down_to_a_floor(
 ) -> None:
     (step,) = compare([judged([0], [total])], [0.0], dtype=dtype).steps
     assert step.tolerance == pytest.approx(tolerance, abs=2e-6)
+
+
+def test_a_drafter_that_says_one_token_all_the_time_is_not_judged() -> None:
+    mixed, same = range(1000), [7] * 210 + list(range(1000, 1790))
+    unlearned = compare([judged([12], [1000], same, mixed)], [0.03])
+    assert unlearned.agrees
+    assert unlearned.describe().endswith("; not judged: it says one token at 21% of the positions")
+    assert not unlearned.steps[0].agrees
+    # The verifier says it half as often or more; or the drafter says it at a fifth.
+    often = [7] * 105 + list(range(1000, 1895))
+    assert not compare([judged([12], [1000], same, often)], [0.03]).agrees
+    fifth = [7] * 200 + list(range(1000, 1800))
+    assert not compare([judged([12], [1000], fifth, mixed)], [0.03]).agrees
 
 
 def test_a_sample_of_the_rows_is_given_its_standard_error() -> None:

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from eval.serverlog import find_root_cause, read_tail
+from eval.serverlog import explain_failure, find_root_cause, read_tail
 
 LOG = """\
 (APIServer pid=1) INFO 11-29 21:39:01 [api.py:1] starting
@@ -26,6 +26,18 @@ def test_a_flag_that_vllm_does_not_know_is_a_cause() -> None:
 
 def test_a_log_without_errors_has_no_cause() -> None:
     assert find_root_cause("(APIServer pid=1) INFO 11-29 21:39:01 [api.py:1] ok\n") is None
+
+
+def test_a_cause_that_we_have_met_is_explained_and_another_is_not() -> None:
+    log = (
+        "(EngineCore pid=2) ERROR 12-01 05:18:57 [core.py:1330] RuntimeError: scheduler_metadata "
+        "must have shape (metadata_size)\n"
+    )
+    lines, remedy = explain_failure(log)
+    assert lines[0] == "cause: RuntimeError: scheduler_metadata must have shape (metadata_size)"
+    assert "train with the verifier's head_dim" in (remedy or "")
+    assert explain_failure(LOG)[1] is None
+    assert explain_failure("") == (["last lines of the log:"], None)
 
 
 def test_the_tail_has_no_colours_and_starts_where_asked(tmp_path: Path) -> None:
