@@ -21,7 +21,8 @@ Where only some rows were replayed, four standard errors of that sample come on 
 
 A drafter that has hardly learned says a few tokens everywhere, and where another is about as good
 rounding changes all its verdicts at once, not one by one. So nothing is concluded about one that
-says a single token at more than a fifth of the positions, and twice as often as the verifier does.
+says a single token at more than a fifth of the positions, and twice as often as the verifier does;
+unless its trainer found it right at more: a wrong file, too, may say one token everywhere.
 """
 
 import math
@@ -74,8 +75,9 @@ class Agreement(Frozen):
 
     @property
     def is_judged(self) -> bool:
-        """Whether anything can be concluded: the drafter does not say one token all the time."""
-        return self.share_of_one <= max(_MOST_OF_ONE, 2 * self.share_of_one_said)
+        """Whether anything can be concluded: it had learned, or does not say one token always."""
+        has_learned = self.steps[0].trained > _MOST_OF_ONE
+        return has_learned or self.share_of_one <= max(_MOST_OF_ONE, 2 * self.share_of_one_said)
 
     @property
     def agrees(self) -> bool:

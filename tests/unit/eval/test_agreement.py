@@ -91,6 +91,8 @@ def test_a_drafter_that_says_one_token_all_the_time_is_not_judged() -> None:
     assert unlearned.agrees
     assert unlearned.describe().endswith("; not judged: it says one token at 21% of the positions")
     assert not unlearned.steps[0].agrees
+    # The trainer found it right at more: the file is another.
+    assert not compare([judged([12], [1000], same, mixed)], [0.21]).agrees
     # The verifier says it half as often or more; or the drafter says it at a fifth.
     often = [7] * 105 + list(range(1000, 1895))
     assert not compare([judged([12], [1000], same, often)], [0.03]).agrees
