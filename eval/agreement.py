@@ -21,8 +21,8 @@ Where only some rows were replayed, four standard errors of that sample come on 
 
 A drafter that has hardly learned says a few tokens everywhere, and where another is about as good
 rounding changes all its verdicts at once, not one by one. So nothing is concluded about one that
-says a single token at more than a fifth of the positions, and twice as often as the verifier does;
-unless its trainer found it right at more: a wrong file, too, may say one token everywhere.
+says a single token at more than a fifth of the positions, and twice as often as the verifier says
+any; unless its trainer found it right at more: a wrong file, too, may say one token everywhere.
 """
 
 import math
@@ -32,7 +32,7 @@ import numpy as np
 
 from eval.draft import DraftModel
 from eval.errors import SpecError
-from eval.judging import Counts, JudgedRow, judge_rows
+from eval.judging import Counts, Ids, JudgedRow, judge_rows
 from eval.replay import DEFAULT_BUDGET_TOKENS
 from eval.sequences import Row
 from eval.spec import Frozen
@@ -68,16 +68,16 @@ class Agreement(Frozen):
     steps: tuple[StepAgreement, ...]
     share_replayed: float
     """Of the trainer's positions."""
-    share_of_one: float = 0.0
+    share_of_one: float
     """The commonest token's share of what the drafter says in the first step."""
-    share_of_one_said: float = 0.0
+    share_of_one_said: float
     """The same of what the verifier says."""
 
     @property
     def is_judged(self) -> bool:
         """Whether anything can be concluded: it had learned, or does not say one token always."""
-        has_learned = self.steps[0].trained > _MOST_OF_ONE
-        return has_learned or self.share_of_one <= max(_MOST_OF_ONE, 2 * self.share_of_one_said)
+        most = max(_MOST_OF_ONE, 2 * self.share_of_one_said)
+        return self.steps[0].trained > most or self.share_of_one <= most
 
     @property
     def agrees(self) -> bool:
@@ -96,9 +96,11 @@ class Agreement(Frozen):
             f"step {step.step}: trained {step.trained:.4f}, replayed from the file "
             f"{step.replayed:.4f}, tolerance {step.tolerance:.4f} ({step.total:,} positions)"
         )
-        if self.is_judged:
-            return told
-        return f"{told}; not judged: it says one token at {self.share_of_one:.0%} of the positions"
+        return told if self.is_judged else f"{told}; not judged: {self.describe_unlearned()}"
+
+    def describe_unlearned(self) -> str:
+        """Why nothing can be concluded, where nothing can."""
+        return f"the drafter says one token at {self.share_of_one:.0%} of the positions"
 
     def suspects(self) -> str:
         """What such a gap comes from, the likeliest first."""
@@ -184,7 +186,7 @@ def compare(
     )
 
 
-def _share_of_one(ids: Sequence[Counts]) -> float:
+def _share_of_one(ids: Sequence[Ids]) -> float:
     """The commonest id's share; 0 of none."""
     ids_N = np.concatenate(ids)
     return float(np.bincount(ids_N).max()) / len(ids_N) if len(ids_N) else 0.0

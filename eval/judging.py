@@ -21,6 +21,8 @@ from eval.verifier import VerifierParts
 from eval.walk import Depths
 
 Counts = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int64]
+"""Draft ids: indices into the draft vocabulary."""
 
 
 class JudgedRow(NamedTuple):
@@ -37,9 +39,9 @@ class JudgedRow(NamedTuple):
     """Answer tokens of the draft vocabulary."""
     num_greedy: int
     """Those of them that the verifier's last hidden state gives as its best within it."""
-    drafted: Counts
-    """What the drafter says in the first step, draft ids, [N]."""
-    said: Counts
+    drafted: Ids
+    """What the drafter says in the first step of every draft, [N]."""
+    said: Ids
     """What the verifier says there."""
 
 
@@ -63,13 +65,7 @@ def judge_rows(
         served = judge.served_BT
         if has_window:
             served = count_right(model, batch, num_steps)
-        yield [judge.row(index, served[index]) for index in range(len(batch.rows))]
-
-
-def spread(rows: Sequence[Row], most_tokens: int) -> list[Row]:
-    """Every n-th row, so that about `most_tokens` answer tokens are left."""
-    total = sum(row.num_answer_tokens for row in rows)
-    return list(rows[:: max(1, -(-total // most_tokens))])
+        yield judge.rows(served)
 
 
 class _BothJudges:
@@ -81,8 +77,7 @@ class _BothJudges:
     def __init__(
         self, model: DraftModel, parts: VerifierParts, batch: Batch, num_steps: int
     ) -> None:
-        self._batch, self._num_steps = batch, num_steps
-        self._ids_R = model.ids_R
+        self._batch, self._num_steps, self._ids_R = batch, num_steps, model.ids_R
         said_BT = parts.predict(batch.states_BTAD[:, :, -1])
         self._said_BU = pad(said_BT.to(model.device), (0, num_steps), value=-1)
         self._is_true = TrueToken(model, batch)
@@ -104,28 +99,51 @@ class _BothJudges:
         """Steps that were the true tokens in a row."""
         return self._served_BT.cpu()
 
-    def row(self, index: int, served_T: Tensor) -> JudgedRow:
-        """The verdicts on one row."""
-        row = self._batch.rows[index]
-        asked_U = pad(self._batch.is_start_BT[index], (0, self._num_steps), value=False)
-        taught_T = self._taught_BT[index].cpu()
-        length = len(taught_T)
+    def rows(self, served_BT: Tensor) -> list[JudgedRow]:
+        """The verdicts on every row of the batch."""
+        verdicts = _Verdicts(
+            taught_BT=self._taught_BT.cpu(),
+            served_BT=served_BT,
+            drafted_BT=self._drafted_BT.cpu(),
+            said_BU=self._said_BU.cpu(),
+            ids_R=self._ids_R.cpu(),
+            num_steps=self._num_steps,
+        )
+        return [verdicts.of_row(self._batch, index) for index in range(len(self._batch.rows))]
+
+
+class _Verdicts(NamedTuple):
+    """What was found of a batch, on the CPU."""
+
+    taught_BT: Tensor
+    """Steps in a row that said what the verifier says."""
+    served_BT: Tensor
+    drafted_BT: Tensor
+    said_BU: Tensor
+    """Draft id that the verifier says after token i."""
+    ids_R: Tensor
+    num_steps: int
+
+    def of_row(self, batch: Batch, index: int) -> JudgedRow:
+        """One row's part, by the words of `JudgedRow`."""
+        row, taught_T = batch.rows[index], self.taught_BT[index]
+        length, num_steps = len(taught_T), self.num_steps
+        is_start_T = batch.is_start_BT[index]
+        asked_U = pad(is_start_T, (0, num_steps), value=False)
         right = [
-            int((asked_U[:length] & asked_U[s : s + length] & (taught_T > s)).sum())
-            for s in range(self._num_steps)
+            int((is_start_T & asked_U[s : s + length] & (taught_T > s)).sum())
+            for s in range(num_steps)
         ]
-        said_T = self._said_BU[index, 1:length]
-        next_T = self._batch.next_ids_BU[index, 1:length].to(said_T.device)
-        asked_T = asked_U[: length - 1].to(said_T.device) & (next_T >= 0)
-        is_known = asked_T & torch.isin(next_T, self._ids_R)
-        is_first = asked_U[: length - 1].numpy()
+        said_T = self.said_BU[index, 1 : length + 1]
+        next_T = batch.next_ids_BU[index, 1 : length + 1]
+        is_known = is_start_T & torch.isin(next_T, self.ids_R)
         return JudgedRow(
             row=row,
-            served=served_T[: row.num_entries].numpy(),
+            served=self.served_BT[index, : row.num_entries].numpy(),
             right=np.array(right),
-            total=np.array([int(asked_U[s:].sum()) for s in range(self._num_steps)]),
+            total=np.array([int(asked_U[s:].sum()) for s in range(num_steps)]),
             num_checked=int(is_known.sum()),
-            num_greedy=int((is_known & (self._ids_R[said_T] == next_T)).sum()),
-            drafted=self._drafted_BT[index, : length - 1].cpu().numpy()[is_first],
-            said=said_T.cpu().numpy()[is_first],
+            num_greedy=int((is_known & (self.ids_R[said_T] == next_T)).sum()),
+            drafted=self.drafted_BT[index, is_start_T].numpy(),
+            said=said_T[is_start_T].numpy(),
         )

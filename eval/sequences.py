@@ -72,6 +72,12 @@ def spans_of(loss_mask: Sequence[int]) -> tuple[Span, ...]:
     return tuple(Span(int(a), int(b)) for a, b in edges.reshape(-1, 2))
 
 
+def spread(rows: Sequence[Row], most_tokens: int) -> list[Row]:
+    """Every n-th row, so that about `most_tokens` answer tokens are left."""
+    total = sum(row.num_answer_tokens for row in rows)
+    return list(rows[:: max(1, -(-total // most_tokens))])
+
+
 def build_batches(rows: Sequence[Row], budget_tokens: int, num_ahead: int) -> Iterator[Batch]:
     """Rows of like length together, padding included at most `budget_tokens` entries each.
 

@@ -14,9 +14,9 @@ _USAGE = re.compile(r"^\S+: error: .*")
 _SYMPTOMS = ("Engine core initialization failed", "EngineDeadError", "EngineCore encountered")
 _RANK = {"Worker": 0, "EngineCore": 1}
 _REMEDIES = {
-    "scheduler_metadata must have shape": "this vLLM plans FlashAttention 3 by the heads and "
-    "head_dim of the verifier, and the drafter has others (vLLM 0.26; 0.32 takes the drafter's): "
-    "take a newer vLLM, or train with the verifier's head_dim",
+    "scheduler_metadata must have shape": "with a drafter, likely its num_heads, num_kv_heads or "
+    "head_dim: vLLM 0.26 plans FlashAttention 3 by the verifier's (0.32 by the drafter's own); "
+    "take a newer vLLM, or train with the verifier's",
 }
 """By a part of the cause: what it comes from and what helps."""
 

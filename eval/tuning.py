@@ -36,11 +36,12 @@ class Setting(Frozen):
     enforce_eager: bool | None = None
 
     def applied_to(self, options: ServerOptions) -> ServerOptions:
-        """The options with this change."""
+        """The options with this change; the same where they have it already."""
+        is_there = set(self.extra_args) <= set(options.extra_args)
         eager = options.enforce_eager if self.enforce_eager is None else self.enforce_eager
         return options.model_copy(
             update={
-                "extra_args": (*options.extra_args, *self.extra_args),
+                "extra_args": options.extra_args + (() if is_there else self.extra_args),
                 "speculative_config": {**options.speculative_config, **self.speculative_config},
                 "enforce_eager": eager,
             }
@@ -108,6 +109,8 @@ def tune(
     kept, trials = options, [_trial(Setting(name=START, why=""), first, {}, is_kept=True)]
     for setting in settings:
         changed = setting.applied_to(kept)
+        if changed == kept:
+            continue
         try:
             found = measure(setting.name, changed)
         except EvalError as error:

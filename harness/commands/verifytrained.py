@@ -59,7 +59,7 @@ def check_against_training(
         share_replayed=share,
     )
     states = check_states(rows, verifier, ids, dtype=corpus.dtype)
-    return [_judged(found, checkpoint), *_judged_states(states)]
+    return [agreement_finding(found, checkpoint.name), *_judged_states(states)]
 
 
 def _load_corpus(run: RunSummary) -> Corpus:
@@ -71,20 +71,22 @@ def _load_corpus(run: RunSummary) -> Corpus:
     return corpus
 
 
-def _judged(found: Agreement, checkpoint: Checkpoint) -> Finding:
-    verdict = "The file computes what was trained."
+def agreement_finding(found: Agreement, name: str) -> Finding:
+    """What train agreement says of the checkpoint of this name."""
+    verdict, fix = "The file computes what was trained.", "none needed"
     if not found.is_judged:
         verdict = "Nothing can be concluded: the drafter has hardly learned."
+        fix = "judge a later checkpoint"
     elif not found.agrees:
-        verdict = "The file does not compute what was trained."
+        verdict, fix = "The file does not compute what was trained.", found.suspects()
     return Finding(
         rule=_RULE,
         severity="info" if found.agrees else "error",
-        subject=f"train agreement of {checkpoint.name}",
+        subject=f"train agreement of {name}",
         expected="the accuracies of its trainer, over its own validation rows",
         found=("they agree; worst " if found.agrees and found.is_judged else "") + found.describe(),
         consequence=verdict,
-        fix="none needed" if found.agrees else found.suspects(),
+        fix=fix,
     )
 
 

@@ -9,9 +9,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from eval.errors import SpecError
-from eval.judging import spread
 from eval.result import ALL
-from eval.sequences import Row, spans_of
+from eval.sequences import Row, spans_of, spread
 from harness.corpus.hidden_states import Corpus, state_name
 from harness.corpus.rowfiles import read_batches, read_categories
 from harness.corpus.storage import decode

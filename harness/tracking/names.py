@@ -83,6 +83,8 @@ TAG_BENCH_RUN = "bench.run_id"
 """On a training: the bench that its acceptance_length and decode_speedup come from, the latest."""
 TAG_NOT_GREEDY = "replay.not_greedy"
 """Set where a corpus is not the verifier's own greedy answers: no walk is replayed over it."""
+TAG_NOT_JUDGED = "replay.not_judged"
+"""The last checkpoint of which train agreement concludes nothing, and why."""
 TAG_STATE = "harness.state"
 """Of a model version: champion, superseded or rolled_back. A note for readers; the decision log is
 the truth."""

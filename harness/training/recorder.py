@@ -247,6 +247,9 @@ class Recorder:
         if replayed.in_domain is None:
             share = f"{replayed.share_unequal:.1%}"
             self._run.set_tags({names.TAG_NOT_GREEDY: f"{share} of the validation answers"})
+        if (agreement := replayed.agreement) and not agreement.is_judged:
+            told = f"epoch {saved.epoch}: {agreement.describe_unlearned()}"
+            self._run.set_tags({names.TAG_NOT_JUDGED: told})
         figures = validation_figures(replayed) | on_prompts
         self._add({**figures, names.METRIC_REPLAY_S: replayed.replay_s}, saved.step)
         self.flush()

@@ -35,7 +35,7 @@ def test_a_cause_that_we_have_met_is_explained_and_another_is_not() -> None:
     )
     lines, remedy = explain_failure(log)
     assert lines[0] == "cause: RuntimeError: scheduler_metadata must have shape (metadata_size)"
-    assert "train with the verifier's head_dim" in (remedy or "")
+    assert "head_dim: vLLM 0.26 plans" in (remedy or "")
     assert explain_failure(LOG)[1] is None
     assert explain_failure("") == (["last lines of the log:"], None)
 

@@ -47,6 +47,15 @@ def test_what_is_faster_is_kept_and_the_next_is_tried_on_top_of_it() -> None:
     assert machine.seen[REPEATED] == OPTIONS
 
 
+def test_what_the_server_is_started_with_already_is_not_tried() -> None:
+    mine = Setting(name="mine", why="w", extra_args=("--mine",))
+    machine = Machine({"mine": 0.05, "flag": 0.08})
+    found = machine.tune(mine, FLAG, FLAG)
+    assert [trial.name for trial in found.trials] == [START, "flag"]
+    assert machine.seen.keys() == {START, "flag", REPEATED}
+    assert found.options.extra_args == ("--mine", "--flag")
+
+
 def test_what_does_not_start_is_said_and_left_out() -> None:
     machine = Machine({"flag": None, "other": 0.08})
     found = machine.tune(FLAG, OTHER)

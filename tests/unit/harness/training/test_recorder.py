@@ -94,11 +94,15 @@ def lengths(walk: float) -> Lengths:
     )
 
 
-def replayed(walk: float | None, *, trained: float = 0.5) -> CheckpointReplay:
+def replayed(
+    walk: float | None, *, trained: float = 0.5, share_of_one: float = 0.1
+) -> CheckpointReplay:
     step = StepAgreement(step=0, trained=trained, replayed=0.5, total=100, tolerance=0.02)
     return CheckpointReplay(
         k=1,
-        agreement=Agreement(steps=(step,), share_replayed=1.0),
+        agreement=Agreement(
+            steps=(step,), share_replayed=1.0, share_of_one=share_of_one, share_of_one_said=0.05
+        ),
         share_unequal=0.0 if walk else 0.4,
         in_domain=lengths(walk) if walk else None,
         on_prompts=lengths(1.25),
@@ -109,16 +113,18 @@ def replayed(walk: float | None, *, trained: float = 0.5) -> CheckpointReplay:
 class Replays:
     """A replay in three slices, its result given."""
 
-    def __init__(self, *walks: float | None, trained: float = 0.5) -> None:
+    def __init__(
+        self, *walks: float | None, trained: float = 0.5, share_of_one: float = 0.1
+    ) -> None:
         self._walks = list(walks)
-        self._trained = trained
+        self._trained, self._share_of_one = trained, share_of_one
         self.dtypes: list[str] = []
 
     def __call__(self, saved: Saved, dtype: str) -> Generator[None, None, CheckpointReplay]:
         self.dtypes.append(dtype)
         yield
         yield
-        found = replayed(self._walks.pop(0), trained=self._trained)
+        found = replayed(self._walks.pop(0), trained=self._trained, share_of_one=self._share_of_one)
         require_agreement(found.agreement, saved)
         return found
 
@@ -233,6 +239,17 @@ def test_a_checkpoint_that_computes_something_else_is_never_recorded(
     )
     assert "norm_before_residual" in (caught.value.hint or "")
     assert store.checkpoints(run.run_id) == ()
+
+
+def test_a_checkpoint_that_cannot_be_judged_is_recorded_and_the_run_says_so(
+    run: Run, store: MemoryStore, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    recorder = make_recorder(run, store, make_plan, Replays(1.0, trained=0.15, share_of_one=0.45))
+    recorder.take(saved(tmp_path, 0))
+    recorder.finish()
+    assert [checkpoint.epoch for checkpoint in store.checkpoints(run.run_id)] == [0]
+    told = store.get_run(run.run_id).tags[names.TAG_NOT_JUDGED]
+    assert told == "epoch 0: the drafter says one token at 45% of the positions"
 
 
 def test_answers_that_are_not_the_verifiers_own_leave_the_walk_unknown(
