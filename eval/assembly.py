@@ -244,7 +244,6 @@ def _flags(spec: BenchSpec, row: BenchRow, drift: float | None) -> tuple[str, ..
         flags.append(f"the baseline drifted by {drift:+.0%} during the measurement")
     if foreign is not None and foreign > spec.max_foreign_cpu:
         flags.append(f"other processes took {foreign:.0%} of the CPU: the times are not to be used")
-    if lossless and lossless.is_broken:
-        num = sum(not d.is_near_tie for d in lossless.divergences)
+    if lossless and (num := lossless.num_broken):
         flags.append(f"{num} greedy answers differ from the baseline's where it saw no near tie")
     return tuple(flags)

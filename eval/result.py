@@ -104,9 +104,14 @@ class Lossless(Frozen):
     divergences: tuple[Divergence, ...] = ()
 
     @property
+    def num_broken(self) -> int:
+        """Answers that differ where the baseline saw no near tie."""
+        return sum(not divergence.is_near_tie for divergence in self.divergences)
+
+    @property
     def is_broken(self) -> bool:
-        """Whether some answer differs where the baseline saw no near tie."""
-        return any(not divergence.is_near_tie for divergence in self.divergences)
+        """Whether there is such an answer."""
+        return self.num_broken > 0
 
 
 class TokenSpread(Frozen):

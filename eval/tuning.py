@@ -1,7 +1,7 @@
 """Which of vLLM's settings make decoding with a drafter faster on this machine, tried one by one.
 
 A setting is kept when it is faster at some number of requests at once and slower at none, each by
-the whole interval of the paired times per token.
+the whole interval of the paired times per token, and changes no greedy answer more than before.
 """
 
 import math
@@ -59,7 +59,7 @@ class Trial(Frozen):
     """Time per token before over that with it, by requests at once: 1.05 is 5 % faster."""
     is_kept: bool
     problem: str | None = None
-    """Why it could not be measured."""
+    """Why it could not be measured, or must not be kept however fast."""
 
 
 class Tuning(Frozen):
@@ -117,8 +117,9 @@ def tune(
             trials.append(_trial(setting, None, {}, problem=error.cause))
             continue
         faster = dict(_ratios(best, found))
-        is_kept = is_worth_keeping(faster.values())
-        trials.append(_trial(setting, found, faster, is_kept=is_kept))
+        problem = _loss(best, found)
+        is_kept = problem is None and is_worth_keeping(faster.values())
+        trials.append(_trial(setting, found, faster, is_kept=is_kept, problem=problem))
         if is_kept:
             kept, best = changed, found
     drift = dict(_ratios(first, measure(REPEATED, options)))
@@ -131,6 +132,20 @@ def is_worth_keeping(ratios: Iterable[Interval]) -> bool:
     """Whether something got faster and nothing slower, beyond the intervals."""
     verdicts = [verdict(ratio, 1.0) for ratio in ratios]
     return "more" in verdicts and "less" not in verdicts
+
+
+def _loss(before: BenchResult, after: BenchResult) -> str | None:
+    """What became less lossless: answers that differ where the verifier saw no near tie."""
+    num_before, num_after = (
+        sum(row.lossless.num_broken for row in result.pooled() if row.lossless)
+        for result in (before, after)
+    )
+    if num_after <= num_before:
+        return None
+    return (
+        f"{num_after} greedy answers differ from the verifier's where it saw no near tie, "
+        f"{num_before} before"
+    )
 
 
 def _ratios(before: BenchResult, after: BenchResult) -> Iterator[tuple[int, Interval]]:

@@ -6,28 +6,36 @@ from fakes.bench_results import bench_result, bench_row, prompt_samples
 
 from eval.errors import ServerStartError
 from eval.plan import build_arms
-from eval.result import BASELINE, BenchResult
+from eval.result import BASELINE, BenchResult, Divergence, Lossless
 from eval.spec import ServerOptions, ServerSpec
 from eval.tuning import REPEATED, START, Setting, Tuning, settings_for, tune
 
 FLAG = Setting(name="flag", why="w", extra_args=("--flag",))
 OTHER = Setting(name="other", why="w", speculative_config={"draft_sample_method": "greedy"})
 OPTIONS = ServerOptions(extra_args=("--mine",))
+OTHER_TEXT = Lossless(
+    num_compared=12,
+    num_equal=11,
+    divergences=(Divergence(prompt_id="p1", turn=0, position=3, expected=5, found=6),),
+)
 FAILED = "the server exited\ncause: no such flag\nlast lines of the log:\n  | a\n  | b"
 
 
 class Machine:
     """Seconds per token under each setting; None: vLLM does not start."""
 
-    def __init__(self, tpot_s: Mapping[str, float | None]) -> None:
+    def __init__(self, tpot_s: Mapping[str, float | None], *, changing: str = "") -> None:
         self.tpot_s, self.seen = tpot_s, dict[str, ServerOptions]()
+        self._changing = changing
+        """A setting under which an answer is another."""
 
     def measure(self, name: str, options: ServerOptions) -> BenchResult:
         self.seen[name] = options
         tpot_s = self.tpot_s.get(name, 0.1)
         if tpot_s is None:
             raise ServerStartError(FAILED, "look at the log")
-        found = bench_result((bench_row("d", None),), {"d": Path("/d")})
+        changes = {"lossless": OTHER_TEXT} if name == self._changing else {}
+        found = bench_result((bench_row("d", None, **changes),), {"d": Path("/d")})
         own = prompt_samples("d", [5] * 12, tpot_s)
         plain = prompt_samples(BASELINE, [0] * 12, 0.1, k=None)
         return found.model_copy(update={"samples": (*plain, *own)})
@@ -54,6 +62,16 @@ def test_what_the_server_is_started_with_already_is_not_tried() -> None:
     assert [trial.name for trial in found.trials] == [START, "flag"]
     assert machine.seen.keys() == {START, "flag", REPEATED}
     assert found.options.extra_args == ("--mine", "--flag")
+
+
+def test_what_changes_the_answers_is_never_kept_however_fast() -> None:
+    found = Machine({"flag": 0.05}, changing="flag").tune(FLAG, OTHER)
+    assert not found.trials[1].is_kept
+    assert (found.trials[1].problem or "").startswith("1 greedy answers differ")
+    assert "--flag" not in found.options.extra_args
+    # Answers that differed as it was are no reason.
+    found = Machine({"flag": 0.05}, changing=START).tune(FLAG)
+    assert found.trials[1].is_kept
 
 
 def test_what_does_not_start_is_said_and_left_out() -> None:
