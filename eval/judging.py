@@ -62,10 +62,7 @@ def judge_rows(
     for batch in build_batches(rows, budget_tokens, num_steps):
         judge = _BothJudges(model, parts, batch, num_steps)
         count_right(model, batch, num_steps, judge, is_window_fixed=True)
-        served = judge.served_BT
-        if has_window:
-            served = count_right(model, batch, num_steps)
-        yield judge.rows(served)
+        yield judge.rows(count_right(model, batch, num_steps) if has_window else None)
 
 
 class _BothJudges:
@@ -94,56 +91,37 @@ class _BothJudges:
         count_on(self._served_BT, entries_BQ, is_true, step)
         return is_taught | is_true
 
-    @property
-    def served_BT(self) -> Tensor:  # noqa: N802 - shape suffix
-        """Steps that were the true tokens in a row."""
-        return self._served_BT.cpu()
+    def rows(self, served_BT: Tensor | None = None) -> list[JudgedRow]:
+        """The verdicts on every row of the batch.
 
-    def rows(self, served_BT: Tensor) -> list[JudgedRow]:
-        """The verdicts on every row of the batch."""
-        verdicts = _Verdicts(
-            taught_BT=self._taught_BT.cpu(),
-            served_BT=served_BT,
-            drafted_BT=self._drafted_BT.cpu(),
-            said_BU=self._said_BU.cpu(),
-            ids_R=self._ids_R.cpu(),
-            num_steps=self._num_steps,
-        )
-        return [verdicts.of_row(self._batch, index) for index in range(len(self._batch.rows))]
-
-
-class _Verdicts(NamedTuple):
-    """What was found of a batch, on the CPU."""
-
-    taught_BT: Tensor
-    """Steps in a row that said what the verifier says."""
-    served_BT: Tensor
-    drafted_BT: Tensor
-    said_BU: Tensor
-    """Draft id that the verifier says after token i."""
-    ids_R: Tensor
-    num_steps: int
-
-    def of_row(self, batch: Batch, index: int) -> JudgedRow:
-        """One row's part, by the words of `JudgedRow`."""
-        row, taught_T = batch.rows[index], self.taught_BT[index]
-        length, num_steps = len(taught_T), self.num_steps
-        is_start_T = batch.is_start_BT[index]
-        asked_U = pad(is_start_T, (0, num_steps), value=False)
-        right = [
-            int((is_start_T & asked_U[s : s + length] & (taught_T > s)).sum())
-            for s in range(num_steps)
+        Args:
+            served_BT: Steps that were the true tokens in a row; None: as counted here.
+        """
+        batch, ids_R = self._batch, self._ids_R.cpu()
+        served_BT = self._served_BT.cpu() if served_BT is None else served_BT
+        taught_BT, drafted_BT = self._taught_BT.cpu(), self._drafted_BT.cpu()
+        is_start_BT, num = batch.is_start_BT, taught_BT.shape[1]
+        asked_BU = pad(is_start_BT, (0, self._num_steps), value=False)
+        right_SB = [
+            (is_start_BT & asked_BU[:, s : s + num] & (taught_BT > s)).sum(1)
+            for s in range(self._num_steps)
         ]
-        said_T = self.said_BU[index, 1 : length + 1]
-        next_T = batch.next_ids_BU[index, 1 : length + 1]
-        is_known = is_start_T & torch.isin(next_T, self.ids_R)
-        return JudgedRow(
-            row=row,
-            served=self.served_BT[index, : row.num_entries].numpy(),
-            right=np.array(right),
-            total=np.array([int(asked_U[s:].sum()) for s in range(num_steps)]),
-            num_checked=int(is_known.sum()),
-            num_greedy=int((is_known & (self.ids_R[said_T] == next_T)).sum()),
-            drafted=self.drafted_BT[index, is_start_T].numpy(),
-            said=said_T[is_start_T].numpy(),
-        )
+        total_SB = [asked_BU[:, s:].sum(1) for s in range(self._num_steps)]
+        right_BS, total_BS = torch.stack(right_SB, 1).numpy(), torch.stack(total_SB, 1).numpy()
+        said_BT = self._said_BU[:, 1 : num + 1].cpu()
+        next_BT = batch.next_ids_BU[:, 1 : num + 1]
+        is_known_BT = is_start_BT & torch.isin(next_BT, ids_R)
+        is_greedy_BT = is_known_BT & (ids_R[said_BT] == next_BT)
+        return [
+            JudgedRow(
+                row=row,
+                served=served_BT[index, : row.num_entries].numpy(),
+                right=right_BS[index],
+                total=total_BS[index],
+                num_checked=int(is_known_BT[index].sum()),
+                num_greedy=int(is_greedy_BT[index].sum()),
+                drafted=drafted_BT[index, is_start_BT[index]].numpy(),
+                said=said_BT[index, is_start_BT[index]].numpy(),
+            )
+            for index, row in enumerate(batch.rows)
+        ]

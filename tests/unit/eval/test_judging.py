@@ -11,7 +11,7 @@ from fakes.replays import (
     answer_row,
     exact_parts,
     one_token_drafter,
-)  # fmt: skip
+)
 
 from eval.draft import DraftModel
 from eval.judging import JudgedRow, judge_rows
